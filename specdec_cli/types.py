@@ -1,0 +1,87 @@
+"""The few values that travel between modules, and the two protocols. No behaviour beyond their own fields."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+Logits = NDArray[np.float32]
+"""Rows of logits, shape [rows, n_vocab]."""
+
+FinishReason = Literal["stop", "length", "context", "interrupt"]
+Origin = Literal["draft", "target"]
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """What a drafter proposes for one round.
+
+    `off_reason` says why this drafter will propose nothing from here on; an empty draft without
+    one only means "nothing this time".
+    """
+
+    tokens: tuple[int, ...] = ()
+    off_reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One propose/verify step: everything that text, colours, statistics and traces are made from.
+
+    `drafted` are the draft tokens that were verified, the first `n_accepted` of them are the
+    target's own choices. `own` is the target's token after them: the correction after a mismatch
+    or the bonus after a full match; None when the text ended on an accepted draft token.
+    Times are seconds: `draft_seconds` inside the drafter, `verify_seconds` inside the target's
+    pass, `seconds` the whole time since the previous round ended (its consumer included).
+    """
+
+    drafted: tuple[int, ...]
+    n_accepted: int
+    own: int | None
+    k: int = 0
+    draft_seconds: float = 0.0
+    verify_seconds: float = 0.0
+    seconds: float = 0.0
+    finish: FinishReason | None = None
+    off_reason: str | None = None
+
+    @property
+    def tokens(self) -> tuple[int, ...]:
+        """The tokens emitted by this round."""
+        accepted = self.drafted[: self.n_accepted]
+        return accepted if self.own is None else (*accepted, self.own)
+
+    @property
+    def origins(self) -> tuple[Origin, ...]:
+        """Where each emitted token came from."""
+        return ("draft",) * self.n_accepted + (("target",) if self.own is not None else ())
+
+
+class Target(Protocol):
+    """Gives the logits of the last positions of a token list, whatever was asked before."""
+
+    @property
+    def n_ctx(self) -> int: ...
+
+    @property
+    def n_vocab(self) -> int: ...
+
+    def score(self, tokens: Sequence[int], n_last: int) -> Logits:
+        """Logits after each of the last `n_last` tokens, shape [n_last, n_vocab].
+
+        The array is valid until the next call.
+        """
+        ...
+
+
+class Drafter(Protocol):
+    """Proposes how the text may go on."""
+
+    @property
+    def name(self) -> str: ...
+
+    def propose(self, tokens: Sequence[int], k: int) -> Draft:
+        """At most `k` tokens that may follow `tokens` (the whole list, prompt included)."""
+        ...
