@@ -1,0 +1,42 @@
+"""Looks back in the text: what followed the last time these tokens stood here (prompt lookup)."""
+
+from collections.abc import Sequence
+
+from specdec_cli.types import Draft
+
+DEFAULT_MATCH = 3
+"""Tokens that must agree. With two, chance matches cost more wide passes than they save."""
+
+
+class NgramDrafter:
+    """Proposes what followed the most recent earlier occurrence of the last `match` tokens.
+
+    The index grows with the text: every n-gram is entered once, and only a text that no longer
+    begins with what was indexed (a new conversation, say) is read again. After Saxena, "Prompt
+    lookup decoding", 2023.
+    """
+
+    name = "ngram"
+
+    def __init__(self, match: int = DEFAULT_MATCH) -> None:
+        self._match = match
+        self._seen: list[int] = []
+        self._follows: dict[tuple[int, ...], int] = {}
+        self._n_indexed = 0
+        self.n_entered = 0
+
+    def propose(self, tokens: Sequence[int], k: int) -> Draft:
+        self._index(list(tokens))
+        start = self._follows.get(tuple(tokens[-self._match :]))
+        return Draft() if start is None else Draft(tuple(tokens[start : start + k]))
+
+    def _index(self, tokens: list[int]) -> None:
+        """Enter every n-gram that has a successor; the last one of the text has none yet."""
+        if tokens[: len(self._seen)] != self._seen:
+            self._follows.clear()
+            self._n_indexed = 0
+        for end in range(max(self._n_indexed, self._match), len(tokens)):
+            self._follows[tuple(tokens[end - self._match : end])] = end
+            self.n_entered += 1
+        self._n_indexed = len(tokens)
+        self._seen = tokens

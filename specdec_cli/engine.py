@@ -1,0 +1,77 @@
+"""The loop: propose, score once, verify, emit."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+from specdec_cli.draft_length import DraftLength
+from specdec_cli.types import Draft, Drafter, FinishReason, Round, Target
+from specdec_cli.verify import SharedNoise, verify
+
+
+def generate(
+    target: Target,
+    drafter: Drafter,
+    length: DraftLength,
+    rule: SharedNoise,
+    prompt: Sequence[int],
+    *,
+    max_tokens: int | None,
+    ends: Callable[[int], bool],
+    clock: Callable[[], float],
+) -> Iterator[Round]:
+    """Yield one Round per target pass until an end token, the limit or the end of the context.
+
+    The last token is always pending: emitted, not yet evaluated. `ends` is called once for every
+    emitted token, in order, and says whether the text ends with it (an end token, a stop string).
+    The first round only reads the prompt and emits one token, so that the time to first token is
+    that of plain decoding. `prompt` holds at least one token and fewer than target.n_ctx.
+    """
+    tokens = list(prompt)
+    limit = target.n_ctx if max_tokens is None else min(target.n_ctx, len(tokens) + max_tokens)
+    full: FinishReason = "context" if limit == target.n_ctx else "length"
+    is_first = True
+    began = clock()
+    while len(tokens) < limit:
+        # The target adds a token of its own, so a draft may fill all but one of the places left.
+        k = 0 if is_first else min(length.next(), limit - len(tokens) - 1)
+        draft = _only_known(drafter.propose(tokens, k), target.n_vocab) if k > 0 else Draft()
+        drafted = clock()
+        rows = target.score([*tokens, *draft.tokens], len(draft.tokens) + 1)
+        scored = clock()
+        n_accepted, own = verify(rows, draft.tokens, len(tokens), rule)
+        round_ = _cut_at_end(Round(draft.tokens, n_accepted, own), ends)
+        tokens += round_.tokens
+        length.observe(round_)
+        ended = clock()
+        round_ = replace(
+            round_,
+            k=k,
+            draft_seconds=drafted - began if k > 0 else 0.0,
+            verify_seconds=scored - drafted,
+            seconds=ended - began,
+            finish=round_.finish or (full if len(tokens) >= limit else None),
+            off_reason=draft.off_reason or length.off_reason,
+        )
+        is_first = False
+        began = ended
+        yield round_
+        if round_.finish:
+            return
+
+
+def _only_known(draft: Draft, n_vocab: int) -> Draft:
+    """The draft up to the first id that the target does not have: llama.cpp must never see one."""
+    for i, token in enumerate(draft.tokens):
+        if not 0 <= token < n_vocab:
+            return replace(draft, tokens=draft.tokens[:i])
+    return draft
+
+
+def _cut_at_end(round_: Round, ends: Callable[[int], bool]) -> Round:
+    """Nothing is emitted after the token that ends the text, and what was drafted after it is not counted."""
+    for i, token in enumerate(round_.tokens):
+        if ends(token):
+            if i < round_.n_accepted:
+                return replace(round_, drafted=round_.drafted[: i + 1], n_accepted=i + 1, own=None, finish="stop")
+            return replace(round_, finish="stop")
+    return round_

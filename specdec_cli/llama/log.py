@@ -1,0 +1,74 @@
+"""llama.cpp's log: to a file if asked, its last lines kept to explain a failure, never to the terminal."""
+
+import ctypes
+import re
+from collections import deque
+from pathlib import Path
+from typing import TextIO
+
+import llama_cpp
+
+_CONTINUED = 5  # GGML_LOG_LEVEL_CONT: more of the line before
+_ERROR = 4  # GGML_LOG_LEVEL_ERROR
+_NOISE = re.compile(r"^[\w:]+: *")  # "llama_model_load: " and the like: function names help nobody
+
+
+class LlamaLog:
+    """Keeps the last lines of llama.cpp's log. There is one in a process, as there is one callback."""
+
+    def __init__(self) -> None:
+        self.lines: deque[str] = deque(maxlen=400)
+        self._errors: deque[str] = deque(maxlen=20)
+        self._file: TextIO | None = None
+        self._level = 0
+
+    def write_to(self, path: Path | None) -> None:
+        """Send everything from here on to `path` as well; None stops that. Raises OSError."""
+        if self._file is not None:
+            self._file.close()
+        self._file = path.open("w", encoding="utf-8") if path else None
+
+    def start_afresh(self) -> None:
+        """Forget the lines so far, so that a failure is explained by its own lines only."""
+        self.lines.clear()
+        self._errors.clear()
+
+    def reason(self) -> str | None:
+        """The first error since `start_afresh`: it names the cause, later ones only pass it on."""
+        for line in self._errors:
+            text = line
+            while (shorter := _NOISE.sub("", text, count=1)) != text and shorter:
+                text = shorter
+            if text:
+                return text
+        return None
+
+    def add(self, level: int, text: str) -> None:
+        """Take one message as llama.cpp gives it: with its line end, or a continuation of the last."""
+        if self._file is not None:
+            self._file.write(text)
+            self._file.flush()
+        if level != _CONTINUED:
+            self._level = level
+        elif self.lines:
+            self.lines[-1] += text.rstrip("\n")
+            return
+        line = text.rstrip("\n")
+        if not line.strip(". "):
+            return
+        self.lines.append(line)
+        if self._level == _ERROR:
+            self._errors.append(line)
+
+
+log = LlamaLog()
+
+
+@llama_cpp.llama_log_callback
+def _callback(level: int, text: bytes, _user_data: ctypes.c_void_p) -> None:
+    log.add(level, text.decode("utf-8", "replace"))
+
+
+def capture_log() -> None:
+    """Take the log over from llama_cpp, which prints it to stderr."""
+    llama_cpp.llama_log_set(_callback, ctypes.c_void_p(0))

@@ -1,0 +1,217 @@
+"""One sequence and its cache. `score` is handed whole token lists and evaluates only what is new."""
+
+import ctypes
+import time
+from collections.abc import Callable, Sequence
+from typing import Self
+
+import llama_cpp
+import numpy as np
+
+from specdec_cli.errors import DecodeFailed, Interrupted, OutOfMemory, UsageError
+from specdec_cli.llama.abort import AbortFlag
+from specdec_cli.llama.log import log
+from specdec_cli.llama.model import LlamaModel
+from specdec_cli.settings import CACHE_TYPE_BYTES, ContextSettings
+from specdec_cli.types import Logits
+
+_CACHE_TYPES = {name: getattr(llama_cpp, f"GGML_TYPE_{name.upper()}", 30) for name in CACHE_TYPE_BYTES}
+# 30 is GGML_TYPE_BF16, which llama_cpp has no name for
+_FLASH_ATTENTION = {
+    "auto": llama_cpp.LLAMA_FLASH_ATTN_TYPE_AUTO,
+    "on": llama_cpp.LLAMA_FLASH_ATTN_TYPE_ENABLED,
+    "off": llama_cpp.LLAMA_FLASH_ATTN_TYPE_DISABLED,
+}
+_ABORTED = 2  # llama_decode's answer when the abort callback said so
+
+
+class LlamaSession:
+    """A context of one sequence that keeps the longest prefix it shares with what it is asked next.
+
+    Counts, for statistics and for tests: `n_evaluated` tokens and `n_passes` passes so far, and
+    of them `unscored_tokens` in `unscored_seconds`: tokens whose logits nobody asked for, which are
+    the prompt and whatever else was new when `score` was called.
+    """
+
+    def __init__(
+        self,
+        model: LlamaModel,
+        settings: ContextSettings,
+        *,
+        abort: AbortFlag | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._model = model  # keeps the weights alive as long as the context
+        self._settings = settings
+        self._abort = abort
+        self._clock = clock
+        self._context = _open_context(model, settings, abort)
+        self._memory = llama_cpp.llama_get_memory(self._context)
+        self._batch = llama_cpp.llama_batch_init(settings.n_batch, 0, 1)
+        self._fill_constant_fields()
+        self._cached: list[int] = []
+        self.n_ctx = int(llama_cpp.llama_n_ctx(self._context))
+        self.n_vocab = model.n_vocab
+        self.n_evaluated = 0
+        self.n_passes = 0
+        self.n_resets = 0
+        self.unscored_tokens = 0
+        self.unscored_seconds = 0.0
+        self.can_rewind = self._probe_rewind()
+
+    def _fill_constant_fields(self) -> None:
+        n = self._settings.n_batch
+        self._batch_tokens = np.ctypeslib.as_array(self._batch.token, (n,))
+        self._batch_positions = np.ctypeslib.as_array(self._batch.pos, (n,))
+        self._batch_wanted = np.ctypeslib.as_array(self._batch.logits, (n,))
+        np.ctypeslib.as_array(self._batch.n_seq_id, (n,))[:] = 1
+        for i in range(n):
+            self._batch.seq_id[i][0] = 0
+
+    def _probe_rewind(self) -> bool:
+        """Whether the end of the sequence can be taken back: recurrent and hybrid memories cannot."""
+        self._decode([0, 0], first_wanted=2)
+        can = bool(llama_cpp.llama_memory_seq_rm(self._memory, 0, 1, -1))
+        llama_cpp.llama_memory_clear(self._memory, True)
+        self._cached = []
+        self.n_evaluated = self.n_passes = 0
+        return can
+
+    def score(self, tokens: Sequence[int], n_last: int) -> Logits:
+        """Logits after each of the last `n_last` tokens, shape [n_last, n_vocab], float32.
+
+        A view into llama.cpp's buffer, valid until the next call. Raises UsageError when the list
+        does not fit, DecodeFailed when llama.cpp fails, Interrupted when the abort flag is set.
+        """
+        self._check(tokens, n_last)
+        tokens = list(tokens)
+        first_wanted = len(tokens) - n_last
+        self._rewind(min(shared_prefix(self._cached, tokens), first_wanted))
+        self._evaluate_unscored(tokens[len(self._cached) : first_wanted])
+        self._decode(tokens[first_wanted:], first_wanted=0)
+        rows = llama_cpp.llama_get_logits(self._context)
+        return np.ctypeslib.as_array(rows, (n_last, self.n_vocab))
+
+    def _check(self, tokens: Sequence[int], n_last: int) -> None:
+        if not 1 <= n_last <= min(len(tokens), self._settings.max_rows):
+            raise UsageError(
+                f"{n_last} rows were asked for; this context gives 1 to {min(len(tokens), self._settings.max_rows)}.",
+                hint="Use a shorter draft (-k).",
+            )
+        if len(tokens) > self.n_ctx:
+            raise UsageError(
+                f"{len(tokens)} tokens do not fit a context of {self.n_ctx}.", hint="Use a larger --ctx."
+            )
+
+    def _evaluate_unscored(self, tokens: list[int]) -> None:
+        """Bring the cache up to date, in batches of n_batch, asking for no logits."""
+        if not tokens:
+            return
+        started = self._clock()
+        for at in range(0, len(tokens), self._settings.n_batch):
+            chunk = tokens[at : at + self._settings.n_batch]
+            self._decode(chunk, first_wanted=len(chunk))
+        # A GPU works on after llama_decode returns; the clock must not stop before it has finished.
+        llama_cpp.llama_synchronize(self._context)
+        self.unscored_tokens += len(tokens)
+        self.unscored_seconds += self._clock() - started
+
+    def _decode(self, chunk: list[int], *, first_wanted: int) -> None:
+        """Evaluate `chunk` after what is cached; logits are wanted from index `first_wanted` on."""
+        if self._abort is not None and self._abort.is_set:
+            raise Interrupted(self._abort.signal_number)
+        n, past = len(chunk), len(self._cached)
+        self._batch.n_tokens = n
+        self._batch_tokens[:n] = chunk
+        self._batch_positions[:n] = np.arange(past, past + n, dtype=np.int32)
+        self._batch_wanted[:first_wanted] = 0
+        self._batch_wanted[first_wanted:n] = 1
+        status = llama_cpp.llama_decode(self._context, self._batch)
+        if status != 0:
+            self._fail(status)
+        self._cached += chunk
+        self.n_evaluated += n
+        self.n_passes += 1
+
+    def _fail(self, status: int) -> None:
+        # After an abort some of the batch may already be in the cache: take back all of it.
+        self._drop_after(len(self._cached))
+        if status == _ABORTED and self._abort is not None:
+            raise Interrupted(self._abort.signal_number)
+        if status == 1:
+            raise DecodeFailed("The context is full.", hint="Use a larger --ctx.")
+        raise DecodeFailed(
+            f"llama.cpp could not evaluate a batch (status {status}): {log.reason() or 'no reason given'}.",
+            hint="Run again with --log FILE for all that llama.cpp says.",
+        )
+
+    def _rewind(self, keep: int) -> None:
+        if keep < len(self._cached):
+            del self._cached[keep:]
+            self._drop_after(keep)
+
+    def _drop_after(self, keep: int) -> None:
+        """Make the memory hold exactly the first `keep` tokens, or nothing.
+
+        The answer of seq_rm is checked, and the memory itself as well: sliding-window and recurrent
+        memories may refuse, or drop less than asked. Starting over is then slow but right.
+        """
+        done = llama_cpp.llama_memory_seq_rm(self._memory, 0, keep, -1)
+        if done and llama_cpp.llama_memory_seq_pos_max(self._memory, 0) == keep - 1:
+            return
+        llama_cpp.llama_memory_clear(self._memory, True)
+        self._cached = []
+        self.n_resets += 1
+
+    def close(self) -> None:
+        """Free the context; calling it again does nothing."""
+        if self._context:
+            llama_cpp.llama_batch_free(self._batch)
+            llama_cpp.llama_free(self._context)
+            self._context = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _open_context(model: LlamaModel, settings: ContextSettings, abort: AbortFlag | None) -> llama_cpp.llama_context_p:
+    log.start_afresh()
+    params = llama_cpp.llama_context_default_params()
+    params.n_ctx = settings.n_ctx
+    params.n_batch = settings.n_batch
+    params.n_ubatch = settings.n_ubatch
+    params.n_seq_max = 1
+    params.n_outputs_max = settings.max_rows
+    params.n_threads = params.n_threads_batch = settings.threads
+    params.type_k = params.type_v = _CACHE_TYPES[settings.cache_type]
+    params.flash_attn_type = _FLASH_ATTENTION[settings.flash_attention]
+    # Rejected drafts and earlier turns are taken back at any distance, so the window must not forget.
+    params.swa_full = True
+    if abort is not None:
+        params.abort_callback = abort.callback
+        params.abort_callback_data = abort.data
+    context = llama_cpp.llama_init_from_model(model.handle, params)
+    if not context:
+        raise OutOfMemory(
+            f"llama.cpp could not make a context of {settings.n_ctx} tokens for {model.path.name}: "
+            f"{log.reason() or 'no reason given'}.",
+            hint="Use a smaller --ctx, or a smaller cache type (--kv q8_0).",
+        )
+    return context
+
+
+def shared_prefix(a: list[int], b: list[int]) -> int:
+    """Length of the longest common beginning, by bisection on slices: they compare at C speed."""
+    low, high = 0, min(len(a), len(b))
+    if a[:high] == b[:high]:
+        return high
+    while low < high - 1:
+        middle = (low + high) // 2
+        if a[low:middle] == b[low:middle]:
+            low = middle
+        else:
+            high = middle
+    return low

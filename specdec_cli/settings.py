@@ -1,0 +1,68 @@
+"""How models are opened: plain values, checked once, with the defaults in one place."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from specdec_cli.errors import UsageError
+
+CACHE_TYPE_BYTES: Mapping[str, float] = {
+    "f32": 4.0,
+    "f16": 2.0,
+    "bf16": 2.0,
+    "q8_0": 34 / 32,
+    "q5_1": 24 / 32,
+    "q5_0": 22 / 32,
+    "q4_1": 20 / 32,
+    "q4_0": 18 / 32,
+    "iq4_nl": 18 / 32,
+}
+"""Cache types that llama.cpp takes for keys and values, with bytes per element (block formats included)."""
+
+FlashAttention = Literal["auto", "on", "off"]
+
+DEFAULT_CONTEXT = 4096
+"""Tokens of context when `--ctx` is not given; a model trained for fewer gets its own length."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSettings:
+    """One model file and where its layers go. `gpu_layers` of -1 means all of them."""
+
+    path: Path
+    gpu_layers: int = 0
+    devices: tuple[str, ...] = ()
+    main_gpu: int = 0
+    tensor_split: tuple[float, ...] = ()
+    mmap: bool = True
+    mlock: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ContextSettings:
+    """One evaluation context. `max_rows` is the most rows of logits asked for in one pass (k + 1)."""
+
+    n_ctx: int = DEFAULT_CONTEXT
+    n_batch: int = 512
+    n_ubatch: int = 512
+    threads: int = 1
+    cache_type: str = "f16"
+    flash_attention: FlashAttention = "auto"
+    max_rows: int = 1
+
+    def __post_init__(self) -> None:
+        if self.cache_type not in CACHE_TYPE_BYTES:
+            raise UsageError(
+                f"There is no cache type {self.cache_type!r}.", hint=f"Use one of {', '.join(CACHE_TYPE_BYTES)}."
+            )
+        if not 1 <= self.n_ubatch <= self.n_batch:
+            raise UsageError(
+                f"--ubatch ({self.n_ubatch}) must be between 1 and --batch ({self.n_batch}).",
+                hint="Leave both out to use the defaults.",
+            )
+        if self.max_rows > self.n_ubatch:
+            raise UsageError(
+                f"A draft of {self.max_rows - 1} tokens does not fit one pass of {self.n_ubatch} (--ubatch).",
+                hint=f"Use -k {self.n_ubatch - 1} or less, or a larger --ubatch.",
+            )

@@ -1,0 +1,80 @@
+"""Text as it arrives, for pipes, plain terminals and `--plain`."""
+
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Self
+
+from specdec_cli.stats import RunStats
+from specdec_cli.types import FinishReason
+from specdec_cli.ui.clean import Cleaner, printable
+from specdec_cli.ui.summary import summary, warnings
+from specdec_cli.ui.terminal import Terminal
+from specdec_cli.ui.view import Header, Span
+
+
+class PlainView:
+    """The answer on stdout, everything else on stderr, no escapes anywhere.
+
+    A pipe gets the model's text unchanged, as UTF-8 whatever the locale says; a terminal gets it
+    cleaned. When the reader of a pipe goes away, `show` and `finish` raise BrokenPipeError: the
+    command decides what that means (and has to keep Python from flushing stdout again at exit).
+    """
+
+    def __init__(self, header: Header, stdout: Terminal, stderr: Terminal) -> None:
+        self._header = header
+        self._stdout = stdout
+        self._stderr = stderr
+        self._cleaner = Cleaner(ascii_only=not stdout.utf8) if stdout.is_tty else None
+        self._at_line_start = True
+        self._noticed: set[str] = set()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Nothing to restore: nothing was changed."""
+
+    def show(self, spans: Sequence[Span], stats: RunStats) -> None:  # noqa: ARG002
+        text = "".join(span.text for span in spans)
+        self._write(self._cleaner.push(text) if self._cleaner else text)
+
+    def notice(self, text: str) -> None:
+        if text not in self._noticed:
+            self._noticed.add(text)
+            self._say([text])
+
+    def finish(self, spans: Sequence[Span], stats: RunStats, reason: FinishReason) -> None:
+        self.show(spans, stats)
+        if self._cleaner:
+            self._write(self._cleaner.close())
+        self._say([*summary(stats, reason), *warnings(stats, drafting=self._header.drafting)])
+
+    def _write(self, text: str) -> None:
+        if not text:
+            return
+        self._at_line_start = text.endswith("\n")
+        stream = self._stdout.stream
+        buffer = getattr(stream, "buffer", None)
+        if buffer is None or self._stdout.is_tty:
+            stream.write(text)
+        else:
+            stream.flush()
+            buffer.write(text.encode("utf-8", "replace"))
+        stream.flush()
+
+    def _say(self, lines: Sequence[str]) -> None:
+        if not self._at_line_start and self._stderr.is_tty:
+            self._break_line()
+        stream = self._stderr.stream
+        for line in lines:
+            stream.write(printable(line, ascii_only=not self._stderr.utf8) + "\n")
+        stream.flush()
+
+    def _break_line(self) -> None:
+        """End the answer's line on the screen. Never in a pipe: its text stays the model's own."""
+        where = self._stdout if self._stdout.is_tty else self._stderr
+        where.stream.write("\n")
+        where.stream.flush()
+        self._at_line_start = True

@@ -1,0 +1,26 @@
+"""The lines after an answer."""
+
+from specdec_cli.stats import RunStats
+from specdec_cli.types import FinishReason
+from specdec_cli.ui import words
+
+
+def summary(stats: RunStats, reason: FinishReason) -> list[str]:
+    """What happened, in counts that were counted and times that were measured."""
+    return [
+        f"stopped: {words.REASONS[reason]}",
+        f"{words.count(stats.tokens, 'token')}, {words.decimal(stats.tokens_per_second, 1)} tokens/s, "
+        f"first token after {words.duration(stats.ttft_seconds)}",
+        f"{words.count(stats.passes, 'round')}, {words.decimal(stats.tokens_per_pass, 2)} tokens per pass, "
+        f"drafted {stats.drafted}, accepted {stats.accepted}, acceptance {words.percent(stats.acceptance)}",
+        f"draft {words.duration(stats.draft_seconds)}, verify {words.duration(stats.verify_seconds)}, "
+        f"everything else {words.duration(stats.other_seconds)}",
+    ]
+
+
+def warnings(stats: RunStats, *, drafting: bool) -> list[str]:
+    """What the user should not miss. `drafting`: a drafter was asked for."""
+    lines = [] if stats.off_reason is None else [words.off(stats.off_reason)]
+    if drafting and stats.passes and not stats.drafted:
+        lines.append("warning: nothing was drafted, so this run was plain decoding")
+    return lines

@@ -1,0 +1,63 @@
+"""What the terminal can do, read from a stream and an environment that the caller gives."""
+
+import codecs
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TextIO
+
+FALLBACK_SIZE = (80, 24)
+SMALLEST_LIVE_SIZE = (20, 5)
+DUMB_TERMS = ("dumb", "unknown")
+
+
+@dataclass(frozen=True, slots=True)
+class Terminal:
+    """One output stream as a place to draw."""
+
+    stream: TextIO
+    environ: Mapping[str, str]
+
+    @property
+    def is_tty(self) -> bool:
+        return not self.stream.closed and self.stream.isatty()
+
+    @property
+    def is_dumb(self) -> bool:
+        return self.environ.get("TERM", "").lower() in DUMB_TERMS
+
+    @property
+    def color(self) -> bool:
+        """Colour is wanted and understood (https://no-color.org: any non-empty NO_COLOR forbids it)."""
+        return self.is_tty and not self.is_dumb and not self.environ.get("NO_COLOR")
+
+    @property
+    def utf8(self) -> bool:
+        """Whether any character can be written; otherwise only ASCII is."""
+        encoding = getattr(self.stream, "encoding", None) or "ascii"
+        try:
+            return codecs.lookup(encoding).name == "utf-8"
+        except LookupError:
+            return False
+
+    @property
+    def can_draw(self) -> bool:
+        """Whether the live view is possible here."""
+        columns, rows = self.size()
+        wide_enough = columns >= SMALLEST_LIVE_SIZE[0] and rows >= SMALLEST_LIVE_SIZE[1]
+        return self.is_tty and not self.is_dumb and wide_enough
+
+    def size(self) -> tuple[int, int]:
+        """Columns and rows now. The window itself knows best: COLUMNS and LINES do not follow a resize."""
+        try:
+            columns, rows = os.get_terminal_size(self.stream.fileno())
+        except (OSError, ValueError):
+            columns, rows = 0, 0
+        return (
+            columns or _number(self.environ.get("COLUMNS")) or FALLBACK_SIZE[0],
+            rows or _number(self.environ.get("LINES")) or FALLBACK_SIZE[1],
+        )
+
+
+def _number(text: str | None) -> int:
+    return int(text) if text and text.isdecimal() else 0

@@ -1,0 +1,49 @@
+"""Numbers and reasons as people read them. A number that does not exist is a dash."""
+
+from specdec_cli.types import FinishReason
+
+REASONS: dict[FinishReason, str] = {
+    "stop": "end of answer",
+    "length": "token limit reached",
+    "context": "context full",
+    "interrupt": "interrupted",
+}
+
+UNKNOWN = "-"
+
+
+def percent(share: float | None) -> str:
+    return UNKNOWN if share is None else f"{100 * share:.0f} %"
+
+
+def decimal(value: float | None, digits: int) -> str:
+    return UNKNOWN if value is None else f"{value:.{digits}f}"
+
+
+def duration(seconds: float | None) -> str:
+    """Milliseconds, until they stop being readable."""
+    if seconds is None:
+        return UNKNOWN
+    if seconds >= 10:
+        return f"{seconds:.1f} s"
+    return f"{milliseconds(seconds)} ms"
+
+
+def milliseconds(seconds: float) -> str:
+    """The number alone; a clock's rounding must not show as a negative time."""
+    value = max(0.0, 1000 * seconds)
+    return f"{value:.0f}" if value >= 9.95 else f"{value:.1f}"
+
+
+def size(n_bytes: int) -> str:
+    if n_bytes >= 1 << 30:
+        return f"{n_bytes / (1 << 30):.2f} GiB"
+    return f"{n_bytes / (1 << 20):.0f} MiB"
+
+
+def count(n: int, noun: str, plural: str | None = None) -> str:
+    return f"{n} {noun}" if n == 1 else f"{n} {plural or noun + 's'}"
+
+
+def off(reason: str) -> str:
+    return f"speculation OFF ({reason})"
