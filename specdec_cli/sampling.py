@@ -30,7 +30,9 @@ class SamplingParams:
     min_p: float = 0.05
 
     def __post_init__(self) -> None:
-        _require(self.temperature >= 0 and math.isfinite(self.temperature), "temperature", self.temperature, "0 or more")
+        _require(
+            self.temperature >= 0 and math.isfinite(self.temperature), "temperature", self.temperature, "0 or more"
+        )
         _require(self.top_k >= 0, "top-k", self.top_k, "0 (off) or more")
         _require(0 < self.top_p <= 1, "top-p", self.top_p, "above 0 and at most 1 (off)")
         _require(0 <= self.min_p <= 1, "min-p", self.min_p, "from 0 (off) to 1")

@@ -29,6 +29,7 @@ class Reply:
     ) -> None:
         self.tokens: list[int] = []
         self.text = ""
+        self.stopped_by_string = False
         self._token_bytes = token_bytes
         self._end_tokens = end_tokens
         self._stop_strings = tuple(s for s in stop_strings if s)
@@ -70,6 +71,7 @@ class Reply:
             self._release(min(found))
             self._held = []
             self._decoder.reset()
+            self.stopped_by_string = True
             return True
         self._release(len(held) - longest_open_stop(held, self._stop_strings))
         return False

@@ -56,7 +56,9 @@ class Round:
     @property
     def origins(self) -> tuple[Origin, ...]:
         """Where each emitted token came from."""
-        return ("draft",) * self.n_accepted + (("target",) if self.own is not None else ())
+        drafted: Origin = "draft"
+        own: Origin = "target"
+        return (drafted,) * self.n_accepted + ((own,) if self.own is not None else ())
 
 
 class Target(Protocol):

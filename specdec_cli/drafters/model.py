@@ -18,9 +18,7 @@ class ModelDrafter:
 
     name = "model"
 
-    def __init__(
-        self, session: Target, rule: SharedNoise, end_tokens: frozenset[int], *, p_min: float = 0.0
-    ) -> None:
+    def __init__(self, session: Target, rule: SharedNoise, end_tokens: frozenset[int], *, p_min: float = 0.0) -> None:
         self._session = session
         self._rule = rule
         self._end_tokens = end_tokens

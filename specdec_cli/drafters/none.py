@@ -6,9 +6,12 @@ from specdec_cli.types import Draft
 
 
 class NoDrafter:
-    """Never proposes a token."""
+    """Never proposes a token; `reason` says why speculation is off."""
 
     name = "none"
 
+    def __init__(self, reason: str = "--draft none") -> None:
+        self._reason = reason
+
     def propose(self, tokens: Sequence[int], k: int) -> Draft:  # noqa: ARG002  (the protocol's names)
-        return Draft(off_reason="--draft none")
+        return Draft(off_reason=self._reason)

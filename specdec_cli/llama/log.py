@@ -8,8 +8,8 @@ from typing import TextIO
 
 import llama_cpp
 
-_CONTINUED = 5  # GGML_LOG_LEVEL_CONT: more of the line before
-_ERROR = 4  # GGML_LOG_LEVEL_ERROR
+# GGML_LOG_LEVEL_*: the last means more of the line before.
+_DEBUG, _ERROR, _CONTINUED = 1, 4, 5
 _NOISE = re.compile(r"^[\w:]+: *")  # "llama_model_load: " and the like: function names help nobody
 
 
@@ -48,13 +48,12 @@ class LlamaLog:
         if self._file is not None:
             self._file.write(text)
             self._file.flush()
-        if level != _CONTINUED:
-            self._level = level
-        elif self.lines:
-            self.lines[-1] += text.rstrip("\n")
-            return
         line = text.rstrip("\n")
-        if not line.strip(". "):
+        if level == _CONTINUED and self._level != _DEBUG and self.lines:
+            self.lines[-1] += line
+            return
+        self._level = self._level if level == _CONTINUED else level
+        if self._level == _DEBUG or not line.strip(". "):
             return
         self.lines.append(line)
         if self._level == _ERROR:
@@ -64,9 +63,11 @@ class LlamaLog:
 log = LlamaLog()
 
 
-@llama_cpp.llama_log_callback
-def _callback(level: int, text: bytes, _user_data: ctypes.c_void_p) -> None:
+def _take(level: int, text: bytes, _user_data: object) -> None:
     log.add(level, text.decode("utf-8", "replace"))
+
+
+_callback = llama_cpp.llama_log_callback(_take)  # must live as long as the process
 
 
 def capture_log() -> None:

@@ -11,6 +11,7 @@ from specdec_cli.errors import Interrupted, ModelError, OutOfMemory
 from specdec_cli.llama.abort import AbortFlag
 from specdec_cli.llama.devices import devices_named
 from specdec_cli.llama.log import capture_log, log
+from specdec_cli.memory import ModelFacts
 from specdec_cli.settings import ModelSettings
 from specdec_cli.vocabulary import PROBE_TEXT, Vocabulary
 
@@ -95,18 +96,27 @@ class LlamaModel:
     def n_layers(self) -> int:
         return int(llama_cpp.llama_model_n_layer(self._model))
 
-    @property
-    def n_ctx_train(self) -> int:
-        return int(llama_cpp.llama_model_n_ctx_train(self._model))
+    def facts(self) -> ModelFacts:
+        """The header's word on sizes; works on a `vocab_only` model too."""
+        n_embd = self._number("embedding_length")
+        n_head = max(self._number("attention.head_count"), 1)
+        return ModelFacts(
+            weights_bytes=int(llama_cpp.llama_model_size(self._model)),
+            n_layers=self._number("block_count"),
+            n_vocab=self.n_vocab,
+            n_embd=n_embd,
+            n_params=int(llama_cpp.llama_model_n_params(self._model)),
+            n_ctx_train=self._number("context_length"),
+            # Some models give a list here, which cannot be asked for: then the larger figure stands in.
+            n_head_kv=self._number("attention.head_count_kv") or n_head,
+            key_length=self._number("attention.key_length") or n_embd // n_head,
+            value_length=self._number("attention.value_length") or n_embd // n_head,
+        )
 
-    @property
-    def n_params(self) -> int:
-        return int(llama_cpp.llama_model_n_params(self._model))
-
-    @property
-    def size_bytes(self) -> int:
-        """Bytes of all tensors."""
-        return int(llama_cpp.llama_model_size(self._model))
+    def _number(self, key: str) -> int:
+        """A number under the architecture's name in the metadata; 0 if it is not there."""
+        text = self.metadata(f"{self.metadata('general.architecture')}.{key}")
+        return int(text) if text and text.isdigit() else 0
 
     def metadata(self, key: str) -> str | None:
         """A scalar of the GGUF's metadata as text."""
@@ -213,8 +223,13 @@ class LlamaModel:
 
 def read_vocabulary(path: Path) -> Vocabulary:
     """The tokenizer of a GGUF file, read from its header. Raises ModelError."""
+    return read_header(path)[1]
+
+
+def read_header(path: Path) -> tuple[ModelFacts, Vocabulary]:
+    """Sizes and tokenizer of a GGUF file, without its weights. Raises ModelError."""
     with LlamaModel(ModelSettings(path), vocab_only=True) as model:
-        return model.vocabulary()
+        return model.facts(), model.vocabulary()
 
 
 def check_is_gguf(path: Path) -> None:
@@ -237,9 +252,7 @@ def check_is_gguf(path: Path) -> None:
 
 def _load_mode(settings: ModelSettings) -> int:
     if settings.mlock:
-        return int(
-            llama_cpp.LLAMA_LOAD_MODE_MMAP_MLOCK if settings.mmap else llama_cpp.LLAMA_LOAD_MODE_MLOCK
-        )
+        return int(llama_cpp.LLAMA_LOAD_MODE_MMAP_MLOCK if settings.mmap else llama_cpp.LLAMA_LOAD_MODE_MLOCK)
     return int(llama_cpp.LLAMA_LOAD_MODE_MMAP if settings.mmap else llama_cpp.LLAMA_LOAD_MODE_NONE)
 
 
@@ -263,12 +276,12 @@ def _set_abort(params: Any, abort: AbortFlag | None) -> object:
     if abort is None:
         return None
 
-    @llama_cpp.llama_progress_callback
     def go_on(_progress: float, _data: object) -> bool:
         return not abort.is_set
 
-    params.progress_callback = go_on
-    return go_on
+    callback: object = llama_cpp.llama_progress_callback(go_on)
+    params.progress_callback = callback
+    return callback
 
 
 def _load_error(path: Path) -> ModelError:

@@ -1,6 +1,6 @@
 """One sequence and its cache. `score` is handed whole token lists and evaluates only what is new."""
 
-import ctypes
+import re
 import time
 from collections.abc import Callable, Sequence
 from typing import Self
@@ -46,11 +46,12 @@ class LlamaSession:
         self._abort = abort
         self._clock = clock
         self._context = _open_context(model, settings, abort)
+        self.cache_bytes = _cache_bytes_from_log()
         self._memory = llama_cpp.llama_get_memory(self._context)
         self._batch = llama_cpp.llama_batch_init(settings.n_batch, 0, 1)
         self._fill_constant_fields()
         self._cached: list[int] = []
-        self.n_ctx = int(llama_cpp.llama_n_ctx(self._context))
+        self.n_ctx = settings.n_ctx  # llama.cpp rounds its own figure up
         self.n_vocab = model.n_vocab
         self.n_evaluated = 0
         self.n_passes = 0
@@ -99,9 +100,7 @@ class LlamaSession:
                 hint="Use a shorter draft (-k).",
             )
         if len(tokens) > self.n_ctx:
-            raise UsageError(
-                f"{len(tokens)} tokens do not fit a context of {self.n_ctx}.", hint="Use a larger --ctx."
-            )
+            raise UsageError(f"{len(tokens)} tokens do not fit a context of {self.n_ctx}.", hint="Use a larger --ctx.")
 
     def _evaluate_unscored(self, tokens: list[int]) -> None:
         """Bring the cache up to date, in batches of n_batch, asking for no logits."""
@@ -201,6 +200,15 @@ def _open_context(model: LlamaModel, settings: ContextSettings, abort: AbortFlag
             hint="Use a smaller --ctx, or a smaller cache type (--kv q8_0).",
         )
     return context
+
+
+_CACHE_SIZE = re.compile(r"(?:llama_kv_cache|llama_memory_recurrent)\S*: +size = +([\d.]+) MiB")
+
+
+def _cache_bytes_from_log() -> int:
+    """What llama.cpp says it took for keys, values and states: a sliding window has two caches."""
+    sizes = [float(found[1]) for line in log.lines if (found := _CACHE_SIZE.search(line))]
+    return int(sum(sizes) * 2**20)
 
 
 def shared_prefix(a: list[int], b: list[int]) -> int:

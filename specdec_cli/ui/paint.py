@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from rich.segment import Segment
 from rich.style import Style
 
+from specdec_cli.ui.clean import printable
+
 Line = list[Segment]
 
 PLAIN = Style()
@@ -46,6 +48,11 @@ class Palette:
         if len(text) <= width:
             return text
         return text[: max(0, width - len(sign))] + sign[:width]
+
+    def safe(self, content: Line) -> Line:
+        """Names and reasons come from files: one line, and nothing that the terminal obeys."""
+        one_line = ((text.replace("\n", " ").replace("\t", " "), style) for text, style, _ in content)
+        return [Segment(printable(text, ascii_only=not self.utf8), style) for text, style in one_line]
 
     def bar(self, share: float, width: int) -> str:
         """A horizontal bar, `width` cells long at share 1."""

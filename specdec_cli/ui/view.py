@@ -1,12 +1,15 @@
 """What a view is told. Views draw what they are given and decide nothing."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Any, Protocol, Self
 
 from specdec_cli.stats import RunStats
 from specdec_cli.types import FinishReason, Origin
+
+NO_DRAFTER = "none"
+"""The name under which a run without a drafter is shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +20,11 @@ class ModelLine:
     weights_bytes: int
     cache_bytes: int
     layers_on_gpu: tuple[int, int]
+
+    @classmethod
+    def from_fields(cls, fields: Mapping[str, Any]) -> Self:
+        on_gpu, layers = fields["layers_on_gpu"]
+        return cls(**{**fields, "layers_on_gpu": (on_gpu, layers)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +37,23 @@ class Header:
     sampling: str
     n_ctx: int
     prompt_tokens: int
+
+    @property
+    def drafting(self) -> bool:
+        """Whether a drafter was asked for."""
+        return self.drafter != NO_DRAFTER
+
+    @classmethod
+    def from_fields(cls, fields: Mapping[str, Any]) -> Self:
+        """The inverse of `dataclasses.asdict`, also after a trip through JSON."""
+        draft = fields["draft"]
+        return cls(
+            **{
+                **fields,
+                "target": ModelLine.from_fields(fields["target"]),
+                "draft": None if draft is None else ModelLine.from_fields(draft),
+            }
+        )
 
 
 @dataclass(frozen=True, slots=True)

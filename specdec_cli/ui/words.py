@@ -13,7 +13,7 @@ UNKNOWN = "-"
 
 
 def percent(share: float | None) -> str:
-    return UNKNOWN if share is None else f"{100 * share:.0f} %"
+    return UNKNOWN if share is None else f"{100 * share:.0f}%"
 
 
 def decimal(value: float | None, digits: int) -> str:
@@ -32,7 +32,7 @@ def duration(seconds: float | None) -> str:
 def milliseconds(seconds: float) -> str:
     """The number alone; a clock's rounding must not show as a negative time."""
     value = max(0.0, 1000 * seconds)
-    return f"{value:.0f}" if value >= 9.95 else f"{value:.1f}"
+    return f"{value:.0f}" if value >= 99.95 else f"{value:.1f}"
 
 
 def size(n_bytes: int) -> str:

@@ -16,7 +16,7 @@ class Wrapper:
     """Words are kept whole where they fit. A finished row never changes when more text comes.
 
     `rows` are the finished rows; whoever prints them clears the list. `tail` is the row being
-    written. Spaces at which a row was broken are dropped.
+    written. Spaces at the end of a row may hang over the edge; they are never drawn.
     """
 
     def __init__(self, columns: int) -> None:
@@ -44,8 +44,7 @@ class Wrapper:
     def push(self, text: str, style: Style) -> None:
         for character in text:
             if character == "\n":
-                self.rows.append(self.tail)
-                self._start_row([])
+                self._break(len(self._row))
             elif character == "\t":
                 for _ in range(TAB - self._used % TAB):
                     self._add(" ", style)
@@ -54,23 +53,20 @@ class Wrapper:
 
     def _add(self, character: str, style: Style) -> None:
         width = cells(character)
-        if self._used + width > self._columns:
-            if character == " ":
-                self._break(len(self._row))
-                return
-            self._break(self._break_before(character))
-        follows_break = self._break_at == len(self._row)
+        if character != " " and self._used + width > self._columns:
+            self._break(self._break_before(character, width))
+        joins_break = width == 0 and self._break_at == len(self._row)
         self._row.append((character, style))
         self._used += width
-        if character == " " or width == 2 or (width == 0 and follows_break):
+        if character == " " or width == 2 or joins_break:
             self._break_at = len(self._row)
 
-    def _break_before(self, character: str) -> int:
-        """Where to break when `character` does not fit: after a space or a wide character, if there is one."""
+    def _break_before(self, character: str, width: int) -> int:
+        """Where to break when `character` does not fit: after the last space or wide character, if any."""
         if character == EMOJI_STYLE:
             return len(self._row) - 1
         indent_only = all(c == " " for c, _ in self._row[: self._break_at])
-        return len(self._row) if indent_only else self._break_at
+        return len(self._row) if indent_only or width == 2 else self._break_at
 
     def _break(self, at: int) -> None:
         self.rows.append(_segments(self._row[:at]))
@@ -103,5 +99,8 @@ def cells(character: str) -> int:
 
 
 def _segments(row: list[tuple[str, Style]]) -> Line:
-    runs = groupby(row, key=lambda cell: cell[1])
+    end = len(row)
+    while end and row[end - 1][0] == " ":
+        end -= 1
+    runs = groupby(row[:end], key=lambda cell: cell[1])
     return [Segment("".join(c for c, _ in run), style) for style, run in runs]

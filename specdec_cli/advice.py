@@ -1,0 +1,38 @@
+"""What the numbers of a pair or a run mean for the person who looks at them."""
+
+from specdec_cli.memory import ModelFacts
+from specdec_cli.stats import RunStats
+
+BREAK_EVEN_RATIO = 5.0
+"""Below this many target parameters per draft parameter, drafting seldom pays."""
+
+_SLOW_DRAFT_ROUNDS = 16
+
+
+def pair_notes(target: ModelFacts, draft: ModelFacts) -> list[str]:
+    """Warnings about the sizes of a pair, before anything is generated."""
+    ratio = target.weights_bytes / max(draft.weights_bytes, 1)
+    if draft.n_params > target.n_params:
+        return [
+            f"The draft has more parameters than the target ({draft.n_params / 1e9:.2f} B against "
+            f"{target.n_params / 1e9:.2f} B): are the two swapped?"
+        ]
+    if ratio < BREAK_EVEN_RATIO:
+        return [
+            f"The target is only {ratio:.1f} times the draft's size; below about {BREAK_EVEN_RATIO:g} times, "
+            "drafting seldom pays. Compare with --draft none."
+        ]
+    return []
+
+
+def run_notes(stats: RunStats, drafter: str) -> list[str]:
+    """What went wrong with drafting in a run that is over, or is under way."""
+    if drafter == "none" or stats.passes < 2:
+        return []
+    if stats.drafted == 0:
+        return ["Nothing was drafted."]
+    drafting = [r for r in stats.recent if r.drafted]
+    slow = [r for r in drafting if r.draft_seconds / len(r.drafted) > r.verify_seconds]
+    if len(slow) == len(drafting) >= _SLOW_DRAFT_ROUNDS:
+        return ["A draft token takes longer than a whole pass of the target: this draft cannot pay here."]
+    return []

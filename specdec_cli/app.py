@@ -1,0 +1,60 @@
+"""The command line: commands are registered here, errors become words and exit codes here."""
+
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+from specdec_cli import __version__
+#from specdec_cli.commands.check import check
+from specdec_cli.commands.run import run
+from specdec_cli.errors import SpecdecError
+
+EXIT_CODES = """Exit codes: 0 done, 1 error, 2 wrong usage, 3 a model cannot be used, 4 tokenizers differ,
+5 out of memory, 6 no GPU where one is required, 7 llama.cpp failed, 8 (check) match with notes,
+130 stopped by Ctrl-C, 143 by SIGTERM."""
+
+app = typer.Typer(
+    help="Speculative decoding for GGUF models: faster text, the same text.",
+    epilog=EXIT_CODES,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.command()(run)
+#app.command()(check)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        print(f"specdec {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version and leave.", callback=_show_version, is_eager=True)
+    ] = False,
+) -> None:
+    pass
+
+
+def main() -> None:
+    """Run the command line. Known errors end with their words and code; SPECDEC_DEBUG=1 shows tracebacks."""
+    try:
+        app()
+    except SpecdecError as error:
+        if os.environ.get("SPECDEC_DEBUG"):
+            raise
+        print(f"Error: {error}", file=sys.stderr)
+        if error.hint:
+            print(f"Hint: {error.hint}", file=sys.stderr)
+        sys.exit(error.exit_code)
+    except BrokenPipeError:
+        # Whoever read our output has gone; Python would complain again when it flushes stdout at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(141)
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -1,0 +1,107 @@
+"""`specdec check`: whether a draft can draft for a target."""
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from specdec_cli.errors import VocabularyMismatch
+
+if TYPE_CHECKING:
+    from specdec_cli.vocab_check import Finding, Report
+    from specdec_cli.vocabulary import Vocabulary
+
+EXIT_CODES = {"match": 0, "match with notes": 8, "mismatch": VocabularyMismatch.exit_code}
+"""A mismatch ends as a run with that pair does."""
+
+
+def check(
+    target: Annotated[str, typer.Argument(help="The model that is to become faster: a GGUF file.")],
+    draft: Annotated[str, typer.Argument(help="The small model that is to draft for it: a GGUF file.")],
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON document with every differing id.")] = False,
+    show_all: Annotated[bool, typer.Option("--all", help="Show all differing tokens, not the first 20.")] = False,
+) -> None:
+    """Compare two tokenizers, token by token; only the headers of the files are read.
+
+    Exit codes:
+
+    - 0: they match; rows of padding may differ.
+
+    - 8: they match with notes, differences that can only make drafts worse.
+
+    - 4: they differ; the pair cannot work.
+
+    - 3: a file is missing or cannot be read.
+    """
+    from specdec_cli.llama.model import read_vocabulary
+    from specdec_cli.ui import check_report
+    from specdec_cli.ui.terminal import Terminal
+    from specdec_cli.vocab_check import compare
+
+    report = compare(read_vocabulary(_model_file(target)), read_vocabulary(_model_file(draft)))
+    if as_json:
+        sys.stdout.write(json.dumps(document(report)) + "\n")
+    else:
+        limit = None if show_all else check_report.FEW
+        check_report.write(report, Terminal(sys.stdout, os.environ), limit=limit)
+    raise typer.Exit(EXIT_CODES[report.verdict])
+
+
+def document(report: "Report") -> dict[str, Any]:
+    """The report as JSON values; bytes that are not UTF-8 become escapes such as \\xff."""
+    return {
+        "verdict": report.verdict,
+        "n_shared": report.n_shared,
+        "target": _facts(report.target),
+        "draft": _facts(report.draft),
+        "findings": [_finding(report, finding) for finding in report.findings],
+    }
+
+
+def _model_file(name: str) -> Path:
+    return Path(name)
+
+
+def _facts(vocabulary: "Vocabulary") -> dict[str, Any]:
+    def marker(token: int | None) -> dict[str, Any] | None:
+        return None if token is None else {"id": token, "text": _text(vocabulary.texts[token])}
+
+    return {
+        "name": vocabulary.name,
+        "kind": vocabulary.kind,
+        "pre_tokenizer": vocabulary.pre_tokenizer,
+        "n_tokens": len(vocabulary),
+        "bos": marker(vocabulary.bos),
+        "eos": marker(vocabulary.eos),
+        "eot": marker(vocabulary.eot),
+        "add_bos": vocabulary.add_bos,
+        "add_eos": vocabulary.add_eos,
+        "end_tokens": [marker(token) for token in sorted(vocabulary.end_tokens)],
+        "probe_ids": list(vocabulary.probe_ids),
+    }
+
+
+def _finding(report: "Report", finding: "Finding") -> dict[str, Any]:
+    return {
+        "rule": finding.rule,
+        "severity": finding.severity,
+        "target": finding.target,
+        "draft": finding.draft,
+        "text": finding.text,
+        "n_differing": finding.n_differing,
+        "tokens": [
+            {"id": pair.id, "target": _piece(pair.target), "draft": _piece(pair.draft)}
+            for pair in report.tokens(finding.ids)
+        ],
+    }
+
+
+def _piece(token: tuple[bytes, str] | None) -> dict[str, str] | None:
+    return None if token is None else {"text": _text(token[0]), "kind": token[1]}
+
+
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", "backslashreplace")

@@ -1,0 +1,359 @@
+"""specdec run: open the pair, follow the rounds, show them."""
+
+import json
+import os
+import secrets
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import asdict, replace
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO, TypeVar
+
+import typer
+
+from specdec_cli.commands.options import JsonOpt, say
+from specdec_cli.errors import UsageError
+
+if TYPE_CHECKING:
+    from specdec_cli.chat import Conversation
+    from specdec_cli.llama.abort import AbortFlag
+    from specdec_cli.pairing import Pair
+    from specdec_cli.presets import Preset
+    from specdec_cli.running import Writer
+    from specdec_cli.sampling import SamplingParams
+    from specdec_cli.ui.view import Header, View
+
+T = TypeVar("T")
+
+DEFAULT_K = 4
+STOPPED_BY_CTRL_C = 130
+
+_TEXT = "Text"
+_SAMPLING = "Sampling (llama.cpp's defaults, unless a preset sets its own)"
+_DRAFTING = "Drafting"
+_PLACEMENT = "GPU, memory, threads"
+_OUTPUT = "Output"
+
+
+def run(
+    model: Annotated[str, typer.Argument(help="A preset's name (demo), or the path of the target's GGUF file.")],
+    prompt: Annotated[
+        str | None, typer.Argument(help="What to answer. Without it: standard input if piped, else a chat.")
+    ] = None,
+    *,
+    draft: Annotated[
+        str | None,
+        typer.Option(
+            help="Draft GGUF, or ngram, or none (plain decoding). A preset brings its own.", rich_help_panel=_DRAFTING
+        ),
+    ] = None,
+    k: Annotated[
+        int | None,
+        typer.Option("-k", min=0, help="Draft tokens per round (4, or the preset's).", rich_help_panel=_DRAFTING),
+    ] = None,
+    p_min: Annotated[
+        float,
+        typer.Option(
+            min=0, max=1, help="Stop a draft before a token less likely than this.", rich_help_panel=_DRAFTING
+        ),
+    ] = 0.0,
+    force: Annotated[
+        bool,
+        typer.Option(
+            "--force", help="Run a pair whose draft is not smaller than its target.", rich_help_panel=_DRAFTING
+        ),
+    ] = False,
+    file: Annotated[
+        Path | None,
+        typer.Option(
+            "-f", "--file", help="Read the prompt from a file (after PROMPT, if given).", rich_help_panel=_TEXT
+        ),
+    ] = None,
+    system: Annotated[str | None, typer.Option(help="System message.", rich_help_panel=_TEXT)] = None,
+    raw: Annotated[
+        bool,
+        typer.Option("--raw", help="Continue the prompt as it is, without the chat template.", rich_help_panel=_TEXT),
+    ] = False,
+    think: Annotated[
+        bool | None,
+        typer.Option("--think/--no-think", help="Tell the chat template to think or not.", rich_help_panel=_TEXT),
+    ] = None,
+    n: Annotated[
+        int | None, typer.Option("-n", min=0, help="Most tokens to write (unlimited).", rich_help_panel=_TEXT)
+    ] = None,
+    stop: Annotated[
+        list[str] | None, typer.Option(help="End the text before this string; may be repeated.", rich_help_panel=_TEXT)
+    ] = None,
+    temp: Annotated[
+        float | None, typer.Option(help="Temperature (0.8); 0 is greedy.", rich_help_panel=_SAMPLING)
+    ] = None,
+    top_k: Annotated[
+        int | None, typer.Option(help="Keep the k likeliest tokens (40); 0 is off.", rich_help_panel=_SAMPLING)
+    ] = None,
+    top_p: Annotated[
+        float | None, typer.Option(help="Keep the tokens that make up p (0.95); 1 is off.", rich_help_panel=_SAMPLING)
+    ] = None,
+    min_p: Annotated[
+        float | None,
+        typer.Option(help="Drop tokens below this share of the likeliest (0.05); 0 is off.", rich_help_panel=_SAMPLING),
+    ] = None,
+    seed: Annotated[
+        int | None,
+        typer.Option(min=0, help="Same seed, same text, whoever drafts (random).", rich_help_panel=_SAMPLING),
+    ] = None,
+    ngl: Annotated[
+        str, typer.Option(help="Layers of the target on the GPU: auto, all or a number.", rich_help_panel=_PLACEMENT)
+    ] = "auto",
+    ngl_draft: Annotated[
+        str, typer.Option(help="Layers of the draft on the GPU.", rich_help_panel=_PLACEMENT)
+    ] = "auto",
+    device: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Device to use, by llama.cpp's name; may be repeated; cpu for none.", rich_help_panel=_PLACEMENT
+        ),
+    ] = None,
+    main_gpu: Annotated[int, typer.Option(min=0, help="GPU for what is not split.", rich_help_panel=_PLACEMENT)] = 0,
+    tensor_split: Annotated[
+        str | None, typer.Option(help="Shares of several GPUs, such as 3,1.", rich_help_panel=_PLACEMENT)
+    ] = None,
+    rpc: Annotated[
+        list[str] | None,
+        typer.Option(help="host:port of an RPC server whose devices to use.", rich_help_panel=_PLACEMENT),
+    ] = None,
+    require_gpu: Annotated[
+        bool,
+        typer.Option(
+            "--require-gpu", help="Fail rather than run the target without a GPU.", rich_help_panel=_PLACEMENT
+        ),
+    ] = False,
+    flash_attn: Annotated[
+        Literal["auto", "on", "off"], typer.Option(help="Flash attention: auto, on or off.", rich_help_panel=_PLACEMENT)
+    ] = "auto",
+    kv: Annotated[
+        str, typer.Option(help="Type of the target's cache: f16, q8_0, q4_0 ...", rich_help_panel=_PLACEMENT)
+    ] = "f16",
+    kv_draft: Annotated[
+        str, typer.Option(help="Type of the draft's cache; 4 bits halve acceptance.", rich_help_panel=_PLACEMENT)
+    ] = "f16",
+    ctx: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            help="Context in tokens (4096, or what the model was trained for); 0: all it was trained for.",
+            rich_help_panel=_PLACEMENT,
+        ),
+    ] = None,
+    ctx_draft: Annotated[
+        int | None, typer.Option(min=0, help="The draft's context (the target's).", rich_help_panel=_PLACEMENT)
+    ] = None,
+    batch: Annotated[int, typer.Option(min=1, help="Prompt tokens per pass.", rich_help_panel=_PLACEMENT)] = 512,
+    ubatch: Annotated[
+        int | None, typer.Option(min=1, help="Tokens computed at once (as --batch).", rich_help_panel=_PLACEMENT)
+    ] = None,
+    threads: Annotated[
+        int | None,
+        typer.Option(min=1, help="Threads of the target (the cores this process may use).", rich_help_panel=_PLACEMENT),
+    ] = None,
+    threads_draft: Annotated[
+        int | None, typer.Option(min=1, help="Threads of the draft (the target's).", rich_help_panel=_PLACEMENT)
+    ] = None,
+    mmap: Annotated[
+        bool, typer.Option(help="Map the files instead of reading them.", rich_help_panel=_PLACEMENT)
+    ] = True,
+    mlock: Annotated[
+        bool, typer.Option("--mlock", help="Keep the weights in memory.", rich_help_panel=_PLACEMENT)
+    ] = False,
+    plain: Annotated[
+        bool, typer.Option("--plain", help="Plain streaming text, no dashboard.", rich_help_panel=_OUTPUT)
+    ] = False,
+    as_json: JsonOpt = False,
+    jsonl: Annotated[
+        Path | None, typer.Option(help="Write a trace, one line per round.", rich_help_panel=_OUTPUT)
+    ] = None,
+    log: Annotated[
+        Path | None, typer.Option(help="Write llama.cpp's log to this file.", rich_help_panel=_OUTPUT)
+    ] = None,
+) -> None:
+    """Write text with a draft that proposes and a target that decides: faster, and the same text.
+
+    Ctrl-C ends the text, keeps what there is and shows the summary.
+    """
+    from specdec_cli.document import plain as plain_values
+    from specdec_cli.document import run_document
+    from specdec_cli.llama.abort import AbortFlag
+    from specdec_cli.llama.log import log as llama_log
+    from specdec_cli.pairing import PairRequest, open_pair
+    from specdec_cli.prompts import conversation, prompt_text
+    from specdec_cli.resolve import resolve
+    from specdec_cli.running import Limits, Writer
+    from specdec_cli.trace import Trace
+
+    text = prompt_text(prompt, file, sys.stdin)
+    if as_json and text is None:
+        raise UsageError("--json needs a prompt.", hint="Give one as argument, with -f, or through a pipe.")
+    if log is not None:
+        llama_log.write_to(log)
+    abort = AbortFlag()
+    with ExitStack() as stack:
+        with _stoppable(abort):
+            files = resolve(model, draft, _quantize, say)
+            request = PairRequest(
+                target=files.target,
+                draft=files.draft,
+                drafter=files.drafter,
+                k=_first(k, files.preset.k if files.preset else None, DEFAULT_K),
+                seed=_first(seed, secrets.randbits(32)),
+                sampling=_sampling(files.preset, temperature=temp, top_k=top_k, top_p=top_p, min_p=min_p),
+                p_min=p_min,
+                gpu_layers=_layers(ngl, "--ngl"),
+                gpu_layers_draft=_layers(ngl_draft, "--ngl-draft"),
+                devices=tuple(device or ()),
+                main_gpu=main_gpu,
+                tensor_split=_shares(tensor_split),
+                rpc=tuple(rpc or ()),
+                require_gpu=require_gpu,
+                mmap=mmap,
+                mlock=mlock,
+                flash_attention=flash_attn,
+                cache_type=kv,
+                cache_type_draft=kv_draft,
+                n_ctx=ctx,
+                n_ctx_draft=ctx_draft,
+                n_batch=batch,
+                n_ubatch=ubatch,
+                threads=threads,
+                threads_draft=threads_draft,
+                force=force,
+            )
+            pair = stack.enter_context(open_pair(request, say=say, abort=abort))
+            beside = {"max_tokens": n, "stop": stop or [], "system": system, "raw": raw, "think": think}
+            settings = plain_values({**asdict(request), **beside})
+            if pair.tokenizers is not None:
+                say(pair.tokenizers)
+        trace = Trace(stack.enter_context(_writable(jsonl)) if jsonl is not None else None)
+        writer = Writer(
+            pair,
+            request.k,
+            Limits(n, tuple(stop or ())),
+            open_view=_view_opener(plain, as_json),
+            trace=trace,
+            settings=settings,
+            clock=time.perf_counter,
+        )
+        talk = None if raw else conversation(pair.target.model, system=system, thinking=think, now=datetime.now)
+        if text is None:
+            _chat(writer, talk, abort)
+            return
+        ids = talk.ask(text) if talk is not None else _raw_ids(pair, text, system, raw)
+        with _stoppable(abort):
+            written = writer.write(ids)
+        if as_json:
+            print(json.dumps(run_document(pair, written, settings), ensure_ascii=False))
+        if written.answer.interrupted is not None:
+            raise typer.Exit(written.answer.interrupted.exit_code)
+
+
+def _chat(writer: "Writer", talk: "Conversation | None", abort: "AbortFlag") -> None:
+    """Ask and answer until the input ends. Ctrl-C ends an answer; at the prompt it ends the chat."""
+    if talk is None:
+        raise UsageError(
+            "This model has no chat template, so there is nothing to chat with.",
+            hint="Give a PROMPT to continue, or another model.",
+        )
+    say("Chat: /new begins anew, Ctrl-C stops an answer, Ctrl-D ends the chat.")
+    while (text := _ask()) is not None:
+        if text == "/new":
+            talk.forget()
+        elif text:
+            with _stoppable(abort):
+                stop = writer.reply_to(talk, text).answer.interrupted
+            if stop is not None and stop.exit_code != STOPPED_BY_CTRL_C:
+                raise typer.Exit(stop.exit_code)
+            abort.clear()
+
+
+def _ask() -> str | None:
+    """A line from the user; None at the end of input."""
+    with suppress(ImportError):
+        import readline  # noqa: F401  (line editing and history for input())
+    try:
+        return input("> ").strip()
+    except EOFError:
+        print(file=sys.stderr)
+        return None
+
+
+def _raw_ids(pair: "Pair", text: str, system: str | None, raw: bool) -> list[int]:
+    from specdec_cli.prompts import raw_ids
+
+    if system is not None:
+        raise UsageError("--system needs a chat template.", hint="Leave out --system, or --raw.")
+    if not raw:
+        say("This model has no chat template: the prompt is continued as it is.")
+    return raw_ids(pair.target.model, text)
+
+
+@contextmanager
+def _stoppable(abort: "AbortFlag") -> Iterator[None]:
+    from specdec_cli.interrupt import SignalWatch
+
+    with SignalWatch(abort.set):
+        yield
+
+
+@contextmanager
+def _writable(path: Path) -> Iterator[TextIO]:
+    try:
+        file = path.open("w", encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written: {error.strerror}.", hint="Check the folder.") from error
+    with file:
+        yield file
+
+
+def _view_opener(plain: bool, as_json: bool) -> Callable[["Header"], "View"]:
+    from specdec_cli.ui.make import open_view
+    from specdec_cli.ui.silent import SilentView
+
+    if as_json:
+        return lambda _: SilentView(say)
+    return lambda header: open_view(header, plain=plain, stdout=sys.stdout, stderr=sys.stderr, environ=os.environ)
+
+
+def _quantize(source: Path, target: Path, file_type: str) -> None:
+    from specdec_cli.llama.quantize import quantize
+    from specdec_cli.machine import usable_cores
+
+    quantize(source, target, file_type, threads=usable_cores())
+
+
+def _first(*values: T | None) -> T:
+    """The first value that is given."""
+    return next(v for v in values if v is not None)
+
+
+def _sampling(preset: "Preset | None", **given: Any) -> "SamplingParams":
+    """llama.cpp's defaults, the preset's own over them, the command line's over those."""
+    from specdec_cli.sampling import SamplingParams
+
+    base = preset.sampling if preset is not None else SamplingParams()
+    return replace(base, **{key: value for key, value in given.items() if value is not None})
+
+
+def _layers(text: str, option: str) -> str:
+    if text in ("auto", "all") or text.isdigit():
+        return text
+    raise UsageError(f"{option} cannot be {text!r}.", hint="Use auto, all or a number of layers.")
+
+
+def _shares(text: str | None) -> tuple[float, ...]:
+    try:
+        return tuple(float(part) for part in text.split(",")) if text else ()
+    except ValueError as error:
+        raise UsageError(
+            f"--tensor-split cannot be {text!r}.", hint="Give numbers with commas, such as 3,1."
+        ) from error

@@ -1,0 +1,26 @@
+"""Where specdec keeps its own files, by each system's custom."""
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+
+def cache_folder(environ: Mapping[str, str] = os.environ) -> Path:
+    """Files that can be made again. `SPECDEC_CACHE` overrides the system's custom."""
+    return _folder(environ, "SPECDEC_CACHE", "XDG_CACHE_HOME", ".cache", "Library/Caches")
+
+
+def config_folder(environ: Mapping[str, str] = os.environ) -> Path:
+    """The user's own presets. `SPECDEC_CONFIG` overrides the system's custom."""
+    return _folder(environ, "SPECDEC_CONFIG", "XDG_CONFIG_HOME", ".config", "Library/Application Support")
+
+
+def _folder(environ: Mapping[str, str], own: str, xdg: str, unix: str, mac: str) -> Path:
+    if environ.get(own):
+        return Path(environ[own]).expanduser()
+    if environ.get(xdg):
+        return Path(environ[xdg]) / "specdec"
+    if sys.platform == "win32":
+        return Path(environ.get("LOCALAPPDATA", "~")).expanduser() / "specdec"
+    return Path.home() / (mac if sys.platform == "darwin" else unix) / "specdec"

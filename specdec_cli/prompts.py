@@ -1,0 +1,79 @@
+"""Where the prompt comes from, and which ids it becomes."""
+
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+from typing import TextIO
+
+from specdec_cli.chat import ChatTemplate, Conversation
+from specdec_cli.errors import UsageError
+from specdec_cli.llama.model import LlamaModel
+
+
+def prompt_text(prompt: str | None, file: Path | None, stdin: TextIO) -> str | None:
+    """The prompt: argument, file, or piped standard input; argument and file together are joined.
+
+    None means that a person sits at the terminal: chat. Raises UsageError for what cannot be read.
+    """
+    if file is not None:
+        text = _decode(_read_file(file), str(file))
+        return text if prompt is None else f"{prompt}\n\n{text}"
+    if prompt is not None:
+        return prompt
+    if stdin.isatty():
+        return None
+    return _decode(stdin.buffer.read(), "standard input")
+
+
+def conversation(
+    model: LlamaModel, *, system: str | None, thinking: bool | None, now: Callable[[], datetime]
+) -> Conversation | None:
+    """A conversation in the model's own format; None when its file has no chat template."""
+    source = model.chat_template
+    if source is None:
+        return None
+    options = {} if thinking is None else {"enable_thinking": thinking}
+    template = ChatTemplate(source, bos_text=model.bos_text, eos_text=model.eos_text, now=now, options=options)
+
+    def tokenize_first(text: str) -> list[int]:
+        # A template that writes BOS itself must not get another one from the tokenizer.
+        has_bos = bool(model.bos_text) and text.startswith(model.bos_text)
+        return model.tokenize(text, add_special=not has_bos, parse_special=True)
+
+    def tokenize(text: str) -> list[int]:
+        return model.tokenize(text, add_special=False, parse_special=True)
+
+    return Conversation(template, tokenize_first, tokenize, system=system)
+
+
+def raw_ids(model: LlamaModel, text: str) -> list[int]:
+    """Ids of a text that is simply to be continued."""
+    return model.tokenize(text, add_special=True, parse_special=True)
+
+
+def check_prompt(ids: list[int], n_ctx: int) -> list[int]:
+    """Settle what llama.cpp would abort on: nothing to evaluate, or no room for an answer. Raises UsageError."""
+    if not ids:
+        raise UsageError("The prompt is empty.", hint="Give some text, or pipe it in.")
+    if len(ids) >= n_ctx:
+        raise UsageError(
+            f"The prompt has {len(ids)} tokens and the context holds {n_ctx}, so there is no room for an answer.",
+            hint="Use a larger --ctx or a shorter prompt.",
+        )
+    return ids
+
+
+def _read_file(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        raise UsageError(f"{file} cannot be read: {error.strerror}.", hint="Check the path of -f.") from error
+
+
+def _decode(data: bytes, source: str) -> str:
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise UsageError(
+            f"{source} is not UTF-8 text (byte {error.start}).", hint="Convert it to UTF-8 first."
+        ) from error

@@ -1,0 +1,119 @@
+"""Answering with an open pair: one prompt, or a chat whose turns share both caches."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from specdec_cli.answer import Answer, follow
+from specdec_cli.chat import Conversation
+from specdec_cli.draft_length import FixedLength
+from specdec_cli.engine import generate
+from specdec_cli.pairing import OpenModel, Pair
+from specdec_cli.prompts import check_prompt
+from specdec_cli.text import Reply
+from specdec_cli.trace import Trace
+from specdec_cli.ui.view import Header, ModelLine, View
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """When an answer ends, beside the model's own end tokens. None: no limit but the context."""
+
+    max_tokens: int | None = None
+    stop_strings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """One answer with its text, and what evaluating it took on both models."""
+
+    answer: Answer
+    reply: Reply
+    prompt_tokens: int
+    evaluated: dict[str, Any]
+
+
+class Writer:
+    """Answers prompts. The sessions of `pair` keep their caches from one to the next."""
+
+    def __init__(
+        self,
+        pair: Pair,
+        k: int,
+        limits: Limits,
+        *,
+        open_view: Callable[[Header], View],
+        trace: Trace,
+        settings: dict[str, Any],
+        clock: Callable[[], float],
+    ) -> None:
+        self._pair = pair
+        self._k = k
+        self._limits = limits
+        self._open_view = open_view
+        self._trace = trace
+        self._settings = settings
+        self._clock = clock
+
+    def write(self, prompt: Sequence[int]) -> Written:
+        """Answer the whole prompt given as ids. Raises UsageError, DecodeFailed."""
+        pair = self._pair
+        prompt = check_prompt(list(prompt), pair.target.session.n_ctx)
+        before = evaluated(pair)
+        reply = Reply(pair.target.model.token_bytes, end_tokens=pair.end_tokens, stop_strings=self._limits.stop_strings)
+        header = describe(pair, len(prompt))
+        self._trace.start(header, prompt, self._settings)
+        rounds = generate(
+            pair.target.session,
+            pair.drafter,
+            FixedLength(self._k),
+            pair.rule,
+            prompt,
+            max_tokens=self._limits.max_tokens,
+            ends=reply.push,
+            clock=self._clock,
+        )
+        with self._open_view(header) as view:
+            answer = follow(rounds, reply, view, self._trace, pair.drafter.name)
+        after = evaluated(pair)
+        return Written(answer, reply, len(prompt), {key: after[key] - before[key] for key in after})
+
+    def reply_to(self, conversation: Conversation, text: str) -> Written:
+        """One turn of a chat: the answer is taken into the conversation."""
+        written = self.write(conversation.ask(text))
+        ids = [t for t in written.reply.tokens if t not in self._pair.end_tokens]
+        # A stop string is cut out of the text but not out of the ids: then the ids are made from the text.
+        conversation.answered(None if written.reply.stopped_by_string else ids, written.reply.text)
+        return written
+
+
+def describe(pair: Pair, prompt_tokens: int) -> Header:
+    """What a view shows of the pair."""
+    return Header(
+        target=_line(pair.target),
+        draft=_line(pair.draft) if pair.draft is not None else None,
+        drafter=pair.drafter.name,
+        sampling=str(pair.rule.params) if pair.rule.params.is_greedy else f"{pair.rule.params}, seed {pair.rule.seed}",
+        n_ctx=pair.target.session.n_ctx,
+        prompt_tokens=prompt_tokens,
+    )
+
+
+def _line(opened: OpenModel) -> ModelLine:
+    return ModelLine(
+        name=opened.model.path.name,
+        weights_bytes=opened.facts.weights_bytes,
+        cache_bytes=opened.session.cache_bytes,
+        layers_on_gpu=opened.model.layers_on_gpu,
+    )
+
+
+def evaluated(pair: Pair) -> dict[str, Any]:
+    """Running counts of both sessions; the unscored part is the prompt and any catching up (seconds)."""
+    counts: dict[str, Any] = {}
+    for which, opened in (("target", pair.target), ("draft", pair.draft)):
+        if opened is not None:
+            counts[f"{which}_tokens_evaluated"] = opened.session.n_evaluated
+            counts[f"{which}_prompt_tokens"] = opened.session.unscored_tokens
+            counts[f"{which}_prompt_seconds"] = opened.session.unscored_seconds
+    return counts

@@ -1,0 +1,54 @@
+"""A run in machine form while it goes on: one JSON line per round, which tools can replay."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any, TextIO
+
+from specdec_cli.stats import RunStats
+from specdec_cli.types import FinishReason, Round
+from specdec_cli.ui.view import Header, Span
+
+
+def stats_document(stats: RunStats) -> dict[str, Any]:
+    """The counts and rates of a run; acceptance is null when nothing was drafted. Times in seconds."""
+    return {
+        "tokens": stats.tokens,
+        "passes": stats.passes,
+        "drafted": stats.drafted,
+        "accepted": stats.accepted,
+        "acceptance": stats.acceptance,
+        "tokens_per_pass": stats.tokens_per_pass,
+        "drafted_per_position": stats.drafted_per_position,
+        "accepted_per_position": stats.accepted_per_position,
+        "decode_seconds": stats.decode_seconds,
+        "tokens_per_second": stats.tokens_per_second,
+        "ttft_seconds": stats.ttft_seconds,
+        "draft_seconds": stats.draft_seconds,
+        "verify_seconds": stats.verify_seconds,
+        "other_seconds": stats.other_seconds,
+        "speculation_off_reason": stats.off_reason,
+    }
+
+
+class Trace:
+    """Writes JSON lines: a header, every round, an end. Without a file it writes nothing."""
+
+    def __init__(self, file: TextIO | None) -> None:
+        self._file = file
+
+    def start(self, header: Header, prompt_ids: Sequence[int], settings: Mapping[str, Any]) -> None:
+        self._write({"type": "header", "header": asdict(header), "prompt_ids": list(prompt_ids), "settings": settings})
+
+    def round(self, round_: Round, spans: Sequence[Span]) -> None:
+        if self._file is None:
+            return
+        self._write({"type": "round", **asdict(round_), "spans": [[s.text, s.origin] for s in spans]})
+
+    def end(self, stats: RunStats, finish: FinishReason) -> None:
+        self._write({"type": "end", "finish_reason": finish, "stats": stats_document(stats)})
+
+    def _write(self, line: Mapping[str, Any]) -> None:
+        if self._file is not None:
+            self._file.write(json.dumps(line, ensure_ascii=False) + "\n")
+            self._file.flush()

@@ -1,0 +1,30 @@
+"""Shows nothing: for output that another program reads."""
+
+from collections.abc import Callable, Sequence
+from typing import Self
+
+from specdec_cli.stats import RunStats
+from specdec_cli.types import FinishReason
+from specdec_cli.ui.view import Span
+
+
+class SilentView:
+    """Only notices get through, to `say`."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say = say
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def show(self, spans: Sequence[Span], stats: RunStats) -> None:
+        pass
+
+    def notice(self, text: str) -> None:
+        self._say(text)
+
+    def finish(self, spans: Sequence[Span], stats: RunStats, reason: FinishReason) -> None:
+        pass

@@ -1,0 +1,57 @@
+"""What every test stands on: a neutral environment, and models that are made once per session."""
+
+import itertools
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import real_models
+from planted import PlantedPair, write_pair
+
+_COLOUR = ("NO_COLOR", "FORCE_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "TTY_COMPATIBLE", "TTY_INTERACTIVE")
+_HUB = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_ENDPOINT", "HF_HUB_OFFLINE")
+_homes = itertools.count()
+
+
+@pytest.fixture(autouse=True)
+def neutral_environment(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """No settings of the user's: 80 x 24 columns, no word on colour, no token, folders of the test's own.
+
+    `real_models` read where its cache is before this ran: models are shared by all tests.
+    """
+    ours = [name for name in os.environ if name.startswith("SPECDEC_")]
+    for name in (*_COLOUR, *_HUB, *ours):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("LINES", "24")
+    home = tmp_path_factory.getbasetemp() / f"home{next(_homes)}"
+    for kind in ("CACHE", "CONFIG", "DATA", "STATE"):
+        monkeypatch.setenv(f"XDG_{kind}_HOME", str(home / kind.lower()))
+
+
+@pytest.fixture(scope="session")
+def planted_pair(tmp_path_factory: pytest.TempPathFactory) -> PlantedPair:
+    """A target and a draft of 320 tokens with known probabilities, which write words and never end."""
+    return write_pair(tmp_path_factory.mktemp("planted"))
+
+
+@pytest.fixture(scope="session")
+def smollm2_q4_0() -> Path:
+    return real_models.need(real_models.smollm2, "Q4_0")
+
+
+@pytest.fixture(scope="session")
+def smollm2_q8_0() -> Path:
+    return real_models.need(real_models.smollm2, "Q8_0")
+
+
+@pytest.fixture(scope="session")
+def gemma_q4_0() -> Path:
+    return real_models.need(real_models.gemma3_270m, "Q4_0")
+
+
+@pytest.fixture(scope="session")
+def vocab_path() -> Callable[[str], Path]:
+    """`vocab_path("qwen2")`: a tokenizer without weights."""
+    return lambda name: real_models.need(real_models.vocab, name)
