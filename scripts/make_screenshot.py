@@ -1,6 +1,6 @@
 """Draws a recorded run as an SVG, with the code that draws the live view.
 
-    python scripts/make_screenshot.py trace.jsonl docs/run.svg
+python scripts/make_screenshot.py trace.jsonl docs/run.svg
 """
 
 import argparse

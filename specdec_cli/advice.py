@@ -4,7 +4,7 @@ from specdec_cli.memory import ModelFacts
 from specdec_cli.stats import RunStats
 
 BREAK_EVEN_RATIO = 5.0
-"""Below this many target parameters per draft parameter, drafting seldom pays."""
+"""Below this many bytes of target weights per byte of draft weights, drafting seldom pays."""
 
 _SLOW_DRAFT_ROUNDS = 16
 
@@ -22,6 +22,13 @@ def pair_notes(target: ModelFacts, draft: ModelFacts) -> list[str]:
             f"The target is only {ratio:.1f} times the draft's size; below about {BREAK_EVEN_RATIO:g} times, "
             "drafting seldom pays. Compare with --draft none."
         ]
+    return []
+
+
+def cache_notes(cache_type_draft: str) -> list[str]:
+    """A draft's cache of 4 bits costs more acceptance than memory (llama.cpp issue 10552)."""
+    if cache_type_draft.startswith(("q4", "iq4")):
+        return [f"A draft cache of {cache_type_draft} often halves acceptance; f16 or q8_0 is safer (--kv-draft)."]
     return []
 
 

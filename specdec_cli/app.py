@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from specdec_cli import __version__
-#from specdec_cli.commands.check import check
+from specdec_cli.commands.check import check
 from specdec_cli.commands.run import run
 from specdec_cli.errors import SpecdecError
 
@@ -23,7 +23,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command()(run)
-#app.command()(check)
+app.command()(check)
 
 
 def _show_version(wanted: bool) -> None:

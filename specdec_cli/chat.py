@@ -15,8 +15,10 @@ from specdec_cli.errors import UsageError
 Message = Mapping[str, str]
 Tokenize = Callable[[str], list[int]]
 
-_GENERATION_MARK = re.compile(r"\{%-?\s*(end)?generation\s*-?%\}")
+_GENERATION_MARK = re.compile(r"(\{%[-+]?\s*)(end)?generation(\s*[-+]?%\})")
 """Marks that only a trainer needs; jinja2 alone does not know them."""
+_NOT_USED = {"tools": None, "documents": None}
+"""What templates ask for because transformers always passes it."""
 
 
 class ChatTemplate:
@@ -29,9 +31,9 @@ class ChatTemplate:
         environment.globals["raise_exception"] = _raise
         environment.globals["strftime_now"] = lambda pattern: now().strftime(pattern)
         environment.filters["tojson"] = _to_json
-        self._known = {"bos_token": bos_text, "eos_token": eos_text, **options}
+        self._known = {**_NOT_USED, "bos_token": bos_text, "eos_token": eos_text, **options}
         try:
-            self._template = environment.from_string(_GENERATION_MARK.sub("", source))
+            self._template = environment.from_string(_GENERATION_MARK.sub(_always, source))
         except jinja2.TemplateError as error:
             raise _unusable(error) from error
 
@@ -40,16 +42,16 @@ class ChatTemplate:
         first user message. Raises UsageError when the template cannot render these messages."""
         try:
             return self._render(messages, add_generation_prompt)
-        except jinja2.TemplateError as error:
+        except UsageError:
             if not messages or messages[0]["role"] != "system":
-                raise _unusable(error) from error
-        try:
-            return self._render(_without_system(messages), add_generation_prompt)
-        except jinja2.TemplateError as error:
-            raise _unusable(error) from error
+                raise
+        return self._render(_without_system(messages), add_generation_prompt)
 
     def _render(self, messages: Sequence[Message], add_generation_prompt: bool) -> str:
-        return self._template.render(messages=messages, add_generation_prompt=add_generation_prompt, **self._known)
+        try:
+            return self._template.render(messages=messages, add_generation_prompt=add_generation_prompt, **self._known)
+        except Exception as error:  # a template is somebody else's program: it can fail in any way
+            raise _unusable(error) from error
 
 
 class Conversation:
@@ -107,12 +109,25 @@ def _raise(message: str) -> None:
     raise jinja2.TemplateError(message)
 
 
-def _to_json(value: object, indent: int | None = None, **_: object) -> str:
-    return json.dumps(value, ensure_ascii=False, indent=indent)
+def _always(mark: re.Match[str]) -> str:
+    """A block that changes nothing in the place of a mark: the mark's own handling of white space stays."""
+    return f"{mark[1]}{'endif' if mark[2] else 'if true'}{mark[3]}"
 
 
-def _unusable(error: jinja2.TemplateError) -> UsageError:
+def _to_json(
+    value: object,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """As transformers has it: jinja2's own writes HTML escapes."""
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+
+
+def _unusable(error: Exception) -> UsageError:
+    reason = getattr(error, "message", None) or str(error) or type(error).__name__
     return UsageError(
-        f"The model's chat template cannot be used here: {error.message or type(error).__name__}.",
+        f"The model's chat template cannot be used here: {reason}.",
         hint="Use --raw to give the prompt without a template.",
     )

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from itertools import takewhile
 
 from specdec_cli.draft_length import DraftLength
 from specdec_cli.types import Draft, Drafter, FinishReason, Round, Target
@@ -29,12 +30,14 @@ def generate(
     tokens = list(prompt)
     limit = target.n_ctx if max_tokens is None else min(target.n_ctx, len(tokens) + max_tokens)
     full: FinishReason = "context" if limit == target.n_ctx else "length"
+    off_reason: str | None = None
     is_first = True
     began = clock()
     while len(tokens) < limit:
         # The target adds a token of its own, so a draft may fill all but one of the places left.
         k = 0 if is_first else min(length.next(), limit - len(tokens) - 1)
-        draft = _only_known(drafter.propose(tokens, k), target.n_vocab) if k > 0 else Draft()
+        asked = clock()
+        draft = _usable(drafter.propose(tokens, k), k, target.n_vocab) if k > 0 else Draft()
         drafted = clock()
         rows = target.score([*tokens, *draft.tokens], len(draft.tokens) + 1)
         scored = clock()
@@ -42,15 +45,17 @@ def generate(
         round_ = _cut_at_end(Round(draft.tokens, n_accepted, own), ends)
         tokens += round_.tokens
         length.observe(round_)
+        # A round without room for a draft asks nobody, but what is off stays off.
+        off_reason = draft.off_reason or length.off_reason or off_reason
         ended = clock()
         round_ = replace(
             round_,
             k=k,
-            draft_seconds=drafted - began if k > 0 else 0.0,
+            draft_seconds=drafted - asked if k > 0 else 0.0,
             verify_seconds=scored - drafted,
             seconds=ended - began,
             finish=round_.finish or (full if len(tokens) >= limit else None),
-            off_reason=draft.off_reason or length.off_reason,
+            off_reason=off_reason,
         )
         is_first = False
         began = ended
@@ -59,12 +64,9 @@ def generate(
             return
 
 
-def _only_known(draft: Draft, n_vocab: int) -> Draft:
-    """The draft up to the first id that the target does not have: llama.cpp must never see one."""
-    for i, token in enumerate(draft.tokens):
-        if not 0 <= token < n_vocab:
-            return replace(draft, tokens=draft.tokens[:i])
-    return draft
+def _usable(draft: Draft, k: int, n_vocab: int) -> Draft:
+    """At most `k` tokens, up to the first id that the target does not have: llama.cpp must see neither."""
+    return replace(draft, tokens=tuple(takewhile(lambda token: 0 <= token < n_vocab, draft.tokens[:k])))
 
 
 def _cut_at_end(round_: Round, ends: Callable[[int], bool]) -> Round:

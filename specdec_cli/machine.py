@@ -54,10 +54,16 @@ def available_memory(*, meminfo: Path = Path("/proc/meminfo"), cgroup: Path = _C
             free = int(line.split()[1]) * 1024
     limit = _read(cgroup / "memory.max")
     if limit and limit != "max":
-        used = int(_read(cgroup / "memory.current") or 0)
+        used = int(_read(cgroup / "memory.current") or 0) - _file_cache(cgroup)
         room = max(int(limit) - used, 0)
         free = room if free is None else min(free, room)
     return free
+
+
+def _file_cache(cgroup: Path) -> int:
+    """Bytes of `memory.current` that are given back on demand: copies of files, such as a model read before."""
+    stat = dict(line.split() for line in (_read(cgroup / "memory.stat") or "").splitlines())
+    return int(stat.get("active_file", 0)) + int(stat.get("inactive_file", 0))
 
 
 def _read(path: Path) -> str | None:

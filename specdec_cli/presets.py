@@ -5,7 +5,7 @@ import difflib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import yaml
 
@@ -53,6 +53,10 @@ class Preset:
     k: int | None = None
     sampling: SamplingParams = field(default_factory=SamplingParams)
     system: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.k is not None and self.k < 0:
+            raise UsageError(f"k cannot be {self.k}.", hint="Use 0 (no draft) or more.")
 
 
 def preset_names(folders: Iterable[Path] | None = None) -> dict[str, Path]:
@@ -110,10 +114,30 @@ def _build(kind: Any, data: Mapping[str, Any], file: Path, where: str) -> Any:
         if needed and name not in data:
             raise UsageError(f"{file}: {where}{name} is missing.", hint="Add it; presets/demo.yaml is an example.")
     values = {
-        key: _build(_NESTED[key], _mapping(value, file, key), file, f"{where}{key}.") if key in _NESTED else value
+        key: _build(_NESTED[key], _mapping(value, file, key), file, f"{where}{key}.")
+        if key in _NESTED
+        else _plain(value, fields[key].type, file, f"{where}{key}")
         for key, value in data.items()
     }
-    return kind(**values)
+    try:
+        return kind(**values)
+    except UsageError as error:
+        raise UsageError(f"{file}: {where}{error}", hint=error.hint) from error
+
+
+_WORDS: Mapping[type, str] = {
+    str: "text (in quotes, if it looks like a number)",
+    int: "a whole number",
+    float: "a number",
+}
+
+
+def _plain(value: object, kind: Any, file: Path, where: str) -> object:
+    """The value, if it is of the field's type: YAML makes numbers, dates and truth values out of plain words."""
+    wanted: type = (get_args(kind) or (kind,))[0]  # every optional field is written `type | None`
+    if isinstance(value, (int, float) if wanted is float else wanted) and not isinstance(value, bool):
+        return value
+    raise UsageError(f"{file}: {where} cannot be {value!r}.", hint=f"Give it {_WORDS[wanted]}.")
 
 
 def _mapping(data: object, file: Path, where: str) -> Mapping[str, Any]:

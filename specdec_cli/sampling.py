@@ -63,8 +63,11 @@ def argmax(row: Row) -> int:
 def survivors(row: Row, params: SamplingParams) -> tuple[Ids, NDArray[np.float64]]:
     """The tokens left by top-k, top-p and min-p, most likely first, and their logits, both [n].
 
-    Without any cut it is every token with a finite logit, in order of id. Raises DecodeFailed.
+    Without top-k and top-p they are in order of id. Raises DecodeFailed if the row is not numbers.
     """
+    highest = float(row.max())  # NaN if there is one anywhere
+    if not math.isfinite(highest):
+        raise _not_numbers()
     if 0 < params.top_k < len(row):
         ids = top_k(row, params.top_k)
         logits = row[ids].astype(np.float64)
@@ -74,7 +77,7 @@ def survivors(row: Row, params: SamplingParams) -> tuple[Ids, NDArray[np.float64
     elif params.top_p < 1:
         ids, logits = _top_p_of_all(row, params.top_p)
     else:
-        ids = _above(row, _lowest(row, params.min_p))
+        ids = _above(row, highest + math.log(params.min_p) if params.min_p > 0 else -math.inf)
         return ids, row[ids].astype(np.float64)
     if params.min_p > 0:
         kept = int((logits >= logits[0] + math.log(params.min_p)).sum())
@@ -83,7 +86,7 @@ def survivors(row: Row, params: SamplingParams) -> tuple[Ids, NDArray[np.float64
 
 
 def top_k(row: Row, k: int) -> Ids:
-    """The `k` most likely tokens, most likely first, equal ones by id, shape [k].
+    """The `k` most likely tokens, most likely first, equal ones by id, shape [k]; fewer if fewer are finite.
 
     The row is dealt into groups; the k-th largest of the groups' maxima has at least k tokens at or
     above it, so it is a threshold that leaves few candidates at the price of one pass over the row.
@@ -94,15 +97,9 @@ def top_k(row: Row, k: int) -> Ids:
         depth = len(row) // n_groups
         maxima = row[: depth * n_groups].reshape(depth, n_groups).max(axis=0)
         threshold = np.partition(maxima, n_groups - k)[n_groups - k]
-        if np.isnan(threshold):
-            raise _not_numbers()
     ids = np.flatnonzero(row >= threshold)
-    if len(ids) < k:  # NaN compares false
-        raise _not_numbers()
     order = np.argsort(-row[ids], kind="stable")
     ids = ids[order[:k]]
-    if not np.isfinite(row[ids[0]]):
-        raise _not_numbers()
     return ids[np.isfinite(row[ids])]
 
 
@@ -125,8 +122,6 @@ def probability(row: Row, token: int) -> float:
 
 def _top_p_of_all(row: Row, top_p: float) -> tuple[Ids, NDArray[np.float64]]:
     log_of_total = log_total(row)
-    if not math.isfinite(log_of_total):
-        raise _not_numbers()
     n = min(_FIRST_TOP_P_CANDIDATES, len(row))
     while True:
         ids = top_k(row, n)
@@ -135,13 +130,6 @@ def _top_p_of_all(row: Row, top_p: float) -> tuple[Ids, NDArray[np.float64]]:
             kept = n_within_top_p(logits, log_of_total, top_p)
             return ids[:kept], logits[:kept]
         n = min(n * 8, len(row))
-
-
-def _lowest(row: Row, min_p: float) -> float:
-    highest = float(row.max())
-    if not math.isfinite(highest):
-        raise _not_numbers()
-    return highest + math.log(min_p) if min_p > 0 else -math.inf
 
 
 def _above(row: Row, lowest: float) -> Ids:

@@ -66,9 +66,10 @@ class Reply:
 
     def _settle(self) -> bool:
         held = "".join(p.text for p in self._held)
-        found = [at for at in (held.find(s) for s in self._stop_strings) if at >= 0]
+        # The one that is complete first, as if characters came one by one: token borders must not matter.
+        found = [(at + len(s), at) for s in self._stop_strings if (at := held.find(s)) >= 0]
         if found:
-            self._release(min(found))
+            self._release(min(found)[1])
             self._held = []
             self._decoder.reset()
             self.stopped_by_string = True

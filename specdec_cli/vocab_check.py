@@ -132,10 +132,11 @@ def one_line(report: Report) -> str:
 
 def refusal(report: Report) -> VocabularyMismatch:
     """The error for a pair that cannot work: what differs, in which ids, and what would still work."""
+    target, draft = escaped(report.target.name), escaped(report.draft.name)
     first, *others = report.errors
     told = [first, *(f for f in others if f.rule == "token text")]
     others = [f for f in others if f not in told]
-    lines = [f"The tokenizer of {report.draft.name} (draft) is not that of {report.target.name} (target)."]
+    lines = [f"The tokenizer of {draft} (draft) is not that of {target} (target)."]
     lines += [f"{_clause(report, f)}." for f in told]
     if others:
         lines.append(f"Also different: {', '.join(f'{f.rule} ({f.target} vs {f.draft})' for f in others)}.")
@@ -163,6 +164,11 @@ def is_padding(vocabulary: Vocabulary, token: int) -> bool:
     return unused or _PADDING.fullmatch(text.decode("utf-8", "replace")) is not None
 
 
+def pre_tokenizer(vocabulary: Vocabulary) -> str:
+    """Its name; llama.cpp takes a missing one for "default"."""
+    return escaped(vocabulary.pre_tokenizer or "default")
+
+
 def marker(vocabulary: Vocabulary, token: int | None) -> str:
     """A special token as id and text, or "none"."""
     if token is None:
@@ -170,10 +176,14 @@ def marker(vocabulary: Vocabulary, token: int | None) -> str:
     return f"{token} {quoted(vocabulary.texts[token])}" if token < len(vocabulary) else str(token)
 
 
+def escaped(text: str) -> str:
+    """Text of a file on one line, with nothing in it that a terminal would obey."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
 def quoted(text: bytes) -> str:
     """A token's text in quotes on one line, everything that a terminal would obey escaped."""
-    decoded = text.decode("utf-8", "backslashreplace")
-    shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in decoded)
+    shown = escaped(text.decode("utf-8", "backslashreplace"))
     if len(shown) > _LONGEST_PIECE:
         shown = shown[: _LONGEST_PIECE - 3] + "..."
     quote = '"' if "'" in shown and '"' not in shown else "'"
@@ -261,7 +271,7 @@ def _size(target: Vocabulary, draft: Vocabulary) -> Iterator[Finding]:
 
 
 def _pre_tokenizer(target: Vocabulary, draft: Vocabulary) -> Iterator[Finding]:
-    ours, theirs = (v.pre_tokenizer or "default" for v in (target, draft))
+    ours, theirs = pre_tokenizer(target), pre_tokenizer(draft)
     if ours == theirs:
         return
     if _probe_ids(target) == _probe_ids(draft):

@@ -1,5 +1,6 @@
 """The live view, seen through the screen of a terminal."""
 
+import io
 import os
 import pty
 import select
@@ -18,6 +19,7 @@ from ui_fakes import HEADER, Clock, FakeTty, a_round, everything, live, say, sen
 from specdec_cli.stats import RunStats
 from specdec_cli.types import Round
 from specdec_cli.ui.dashboard import LiveView
+from specdec_cli.ui.make import open_view
 from specdec_cli.ui.view import Header
 
 SIZES = [(80, 24), (40, 10), (120, 40), (20, 5)]
@@ -76,6 +78,19 @@ def test_the_live_region_never_outgrows_the_window(columns: int, rows: int) -> N
             assert cursor.x == 0
             assert sum(map(bool, region[1:])) in ((10, 8) if rows > 16 else (2, 3)), "the panel is whole"
             assert len("\n".join(region).rstrip().splitlines()) <= rows - 1
+
+
+def test_a_window_that_became_tiny_is_not_outgrown_either() -> None:
+    tty, clock, stats = FakeTty(80, 24), Clock(), RunStats()
+    with live(tty, clock) as view:
+        say(view, stats, "word000 ")
+        tty.resize(20, 2)
+        clock.now += LEAST_PAUSE
+        say(view, stats, "word001")
+        assert tty.display() == ["word000 word001", ""]
+        view.finish([], stats, "stop")
+
+    assert answer_words(tty) == ["word000", "word001"]
 
 
 def test_the_full_panel_says_what_the_run_does() -> None:
@@ -211,7 +226,7 @@ def test_a_resize_leaves_no_copies_and_loses_no_text(sizes: list[tuple[int, int]
             assert len([row for row in tty.everything() if "─" in row or "tok/s," in row]) == 1
         view.finish([], stats, "stop")
 
-    words = answer_words(tty)
+    words = [word for word in answer_words(tty) if len(word) == len("word000")]
     assert words == sorted(set(words)), "nothing is there twice"
     if [columns for columns, _ in sizes] == sorted(columns for columns, _ in sizes):
         assert words == [f"word{i:03d}" for i in range(120)]
@@ -299,6 +314,39 @@ def test_the_cursor_is_back_when_drawing_fails(monkeypatch: pytest.MonkeyPatch) 
         pass
 
     assert not tty.screen.cursor.hidden
+
+
+def test_interrupted_in_the_first_frame_nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    tty = FakeTty()
+    write = tty.write
+
+    def interrupted(text: str) -> int:
+        if "first token" in text:
+            monkeypatch.setattr(tty, "write", write)
+            write(text)
+            raise KeyboardInterrupt
+        return write(text)
+
+    monkeypatch.setattr(tty, "write", interrupted)
+    with pytest.raises(KeyboardInterrupt), live(tty):
+        pass
+
+    assert tty.everything() == []
+    assert not tty.screen.cursor.hidden
+
+
+@pytest.mark.parametrize("stderr", [FakeTty(), io.StringIO()], ids=["terminal", "file"])
+def test_what_others_print_to_stderr_goes_above_or_where_it_was_sent(
+    stderr: io.StringIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tty = FakeTty()
+    monkeypatch.setattr(sys, "stderr", stderr)
+    with open_view(HEADER, plain=False, stdout=tty, stderr=stderr, environ=tty.environ):
+        print("stray", file=sys.stderr)
+
+    assert sys.stderr is stderr
+    assert tty.everything() == (["stray"] if stderr.isatty() else [])
+    assert stderr.getvalue() == ("" if stderr.isatty() else "stray\n")
 
 
 def test_news_stand_above_once() -> None:
@@ -409,7 +457,7 @@ def test_a_terminal_that_reflows_keeps_no_copies(tmp_path: Path, size: tuple[int
         wait_for("word200")
         tmux("resize-window", "-x", str(size[0]), "-y", str(size[1]))
         (tmp_path / "go").touch()
-        seen = wait_for("everything else")
+        seen = wait_for(" 480 ms")
     finally:
         tmux("kill-server")
 

@@ -35,7 +35,8 @@ def test_wide_characters_take_two_cells_and_may_be_broken_anywhere() -> None:
     assert rows("ab日本語", 4) == ["ab日", "本語"]
 
 
-def test_a_character_is_not_parted_from_its_emoji_style() -> None:
+def test_a_character_is_not_parted_from_its_accents_and_emoji_style() -> None:
+    assert rows("日\u0301abc", 4) == ["日\u0301", "abc"]
     assert rows("abc☀\ufe0f", 4) == ["abc", "☀\ufe0f"]
 
 

@@ -47,7 +47,7 @@ class FakeTty(io.StringIO):
 
     def write(self, text: str) -> int:
         text.encode(self.encoding)
-        self._clock.now += self._cost
+        self._clock.now += self._cost if text else 0
         self._parser.feed(text.replace("\n", "\r\n"))
         return super().write(text)
 

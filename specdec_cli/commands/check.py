@@ -3,12 +3,12 @@
 import json
 import os
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from specdec_cli.errors import VocabularyMismatch
+from specdec_cli.commands.options import JsonOpt, quantize, say
+from specdec_cli.errors import UsageError, VocabularyMismatch
 
 if TYPE_CHECKING:
     from specdec_cli.vocab_check import Finding, Report
@@ -19,9 +19,12 @@ EXIT_CODES = {"match": 0, "match with notes": 8, "mismatch": VocabularyMismatch.
 
 
 def check(
-    target: Annotated[str, typer.Argument(help="The model that is to become faster: a GGUF file.")],
-    draft: Annotated[str, typer.Argument(help="The small model that is to draft for it: a GGUF file.")],
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON document with every differing id.")] = False,
+    target: Annotated[str, typer.Argument(help="The model that is to become faster: a GGUF file, or a preset.")],
+    draft: Annotated[
+        str | None, typer.Argument(help="The GGUF file that is to draft for it; a preset brings its own.")
+    ] = None,
+    *,
+    as_json: JsonOpt = False,
     show_all: Annotated[bool, typer.Option("--all", help="Show all differing tokens, not the first 20.")] = False,
 ) -> None:
     """Compare two tokenizers, token by token; only the headers of the files are read.
@@ -37,11 +40,15 @@ def check(
     - 3: a file is missing or cannot be read.
     """
     from specdec_cli.llama.model import read_vocabulary
+    from specdec_cli.resolve import resolve
     from specdec_cli.ui import check_report
     from specdec_cli.ui.terminal import Terminal
     from specdec_cli.vocab_check import compare
 
-    report = compare(read_vocabulary(_model_file(target)), read_vocabulary(_model_file(draft)))
+    files = resolve(target, draft, quantize, say)
+    if files.draft is None:
+        raise UsageError("There is no draft to compare with.", hint="Name a second GGUF file.")
+    report = compare(read_vocabulary(files.target), read_vocabulary(files.draft))
     if as_json:
         sys.stdout.write(json.dumps(document(report)) + "\n")
     else:
@@ -59,10 +66,6 @@ def document(report: "Report") -> dict[str, Any]:
         "draft": _facts(report.draft),
         "findings": [_finding(report, finding) for finding in report.findings],
     }
-
-
-def _model_file(name: str) -> Path:
-    return Path(name)
 
 
 def _facts(vocabulary: "Vocabulary") -> dict[str, Any]:

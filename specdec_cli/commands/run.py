@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO, TypeVar
 
 import typer
 
-from specdec_cli.commands.options import JsonOpt, say
+from specdec_cli.commands.options import JsonOpt, quantize, say
 from specdec_cli.errors import UsageError
+from specdec_cli.guard import guard_terminal
 
 if TYPE_CHECKING:
     from specdec_cli.chat import Conversation
@@ -186,12 +187,14 @@ def run(
     from specdec_cli.document import run_document
     from specdec_cli.llama.abort import AbortFlag
     from specdec_cli.llama.log import log as llama_log
-    from specdec_cli.pairing import PairRequest, open_pair
+    from specdec_cli.pairing import open_pair
+    from specdec_cli.plan import PairRequest
     from specdec_cli.prompts import conversation, prompt_text
     from specdec_cli.resolve import resolve
     from specdec_cli.running import Limits, Writer
     from specdec_cli.trace import Trace
 
+    guard_terminal()
     text = prompt_text(prompt, file, sys.stdin)
     if as_json and text is None:
         raise UsageError("--json needs a prompt.", hint="Give one as argument, with -f, or through a pipe.")
@@ -200,7 +203,7 @@ def run(
     abort = AbortFlag()
     with ExitStack() as stack:
         with _stoppable(abort):
-            files = resolve(model, draft, _quantize, say)
+            files = resolve(model, draft, quantize, say)
             request = PairRequest(
                 target=files.target,
                 draft=files.draft,
@@ -322,13 +325,6 @@ def _view_opener(plain: bool, as_json: bool) -> Callable[["Header"], "View"]:
     if as_json:
         return lambda _: SilentView(say)
     return lambda header: open_view(header, plain=plain, stdout=sys.stdout, stderr=sys.stderr, environ=os.environ)
-
-
-def _quantize(source: Path, target: Path, file_type: str) -> None:
-    from specdec_cli.llama.quantize import quantize
-    from specdec_cli.machine import usable_cores
-
-    quantize(source, target, file_type, threads=usable_cores())
 
 
 def _first(*values: T | None) -> T:

@@ -12,8 +12,8 @@ class ModelDrafter:
     """Proposes what the draft model would write with the target's settings, seed and noise.
 
     Stops at an end token, and before a token whose probability for the draft is below `p_min`.
-    When the draft model fails or its context is full it says so and proposes nothing more: a draft
-    never ends a run.
+    When its context is full, or once the draft model has failed, it says so and proposes nothing: a
+    draft never ends a run.
     """
 
     name = "model"
@@ -26,10 +26,10 @@ class ModelDrafter:
         self._off_reason: str | None = None
 
     def propose(self, tokens: Sequence[int], k: int) -> Draft:
-        if self._off_reason is None and len(tokens) > self._session.n_ctx:
-            self._off_reason = f"the draft's context of {self._session.n_ctx} tokens is full (--ctx-draft)"
         if self._off_reason is not None:
             return Draft(off_reason=self._off_reason)
+        if len(tokens) > self._session.n_ctx:
+            return Draft(off_reason=f"the draft's context of {self._session.n_ctx} tokens is full (--ctx-draft)")
         try:
             return Draft(tuple(self._continue(list(tokens), k)))
         except DecodeFailed as error:

@@ -45,8 +45,7 @@ class LlamaModel:
         self._vocab = llama_cpp.llama_model_get_vocab(self._model)
         self.n_vocab: int = llama_cpp.llama_vocab_n_tokens(self._vocab)
         self.layers_on_gpu = self._layers_on_gpu()
-        if not vocab_only:
-            self._check_it_can_generate()
+        self._check_it_can_write(vocab_only)
 
     def _load(self, settings: ModelSettings, vocab_only: bool, abort: AbortFlag | None) -> Any:
         params = llama_cpp.llama_model_default_params()
@@ -71,19 +70,24 @@ class LlamaModel:
                 return int(found[1]), int(found[2])
         return 0, self.n_layers + 1  # llama.cpp counts the output layer too
 
-    def _check_it_can_generate(self) -> None:
-        """Refuse what would end in a native abort: models that only embed, encode or denoise."""
-        if llama_cpp.llama_model_has_encoder(self._model) or not llama_cpp.llama_model_has_decoder(self._model):
+    def _check_it_can_write(self, vocab_only: bool) -> None:
+        """Refuse what would end in a native abort: no tokenizer, or a model that does not generate."""
+        model = self._model
+        if llama_cpp.llama_vocab_type(self._vocab) == llama_cpp.LLAMA_VOCAB_TYPE_NONE:
+            kind = "a file without a tokenizer"
+        elif vocab_only:
+            return
+        elif llama_cpp.llama_model_has_encoder(model) or not llama_cpp.llama_model_has_decoder(model):
             kind = "an encoder-decoder or embedding model"
-        elif llama_cpp.llama_model_is_diffusion(self._model):
+        elif llama_cpp.llama_model_is_diffusion(model):
             kind = "a diffusion model"
-        elif self.n_vocab == 0 or self.n_layers == 0:
+        elif self.n_layers == 0:
             kind = "a file without weights (only a tokenizer)"
         else:
             return
         self.close()
         raise ModelError(
-            f"{self.path.name} is {kind}; it does not write text token by token.",
+            f"{self.path.name} is {kind}; it cannot write text token by token.",
             hint="Use a decoder-only language model.",
         )
 

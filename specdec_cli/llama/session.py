@@ -8,7 +8,7 @@ from typing import Self
 import llama_cpp
 import numpy as np
 
-from specdec_cli.errors import DecodeFailed, Interrupted, OutOfMemory, UsageError
+from specdec_cli.errors import DecodeFailed, Interrupted, OutOfMemory, SpecdecError, UsageError
 from specdec_cli.llama.abort import AbortFlag
 from specdec_cli.llama.log import log
 from specdec_cli.llama.model import LlamaModel
@@ -58,7 +58,11 @@ class LlamaSession:
         self.n_resets = 0
         self.unscored_tokens = 0
         self.unscored_seconds = 0.0
-        self.can_rewind = self._probe_rewind()
+        try:
+            self.can_rewind = self._probe_rewind()
+        except BaseException:
+            self.close()
+            raise
 
     def _fill_constant_fields(self) -> None:
         n = self._settings.n_batch
@@ -71,7 +75,8 @@ class LlamaSession:
 
     def _probe_rewind(self) -> bool:
         """Whether the end of the sequence can be taken back: recurrent and hybrid memories cannot."""
-        self._decode([0, 0], first_wanted=2)
+        for _ in range(2):  # one at a time: a batch, or a context, may hold no more
+            self._decode([0], first_wanted=1)
         can = bool(llama_cpp.llama_memory_seq_rm(self._memory, 0, 1, -1))
         llama_cpp.llama_memory_clear(self._memory, True)
         self._cached = []
@@ -139,8 +144,10 @@ class LlamaSession:
             raise Interrupted(self._abort.signal_number)
         if status == 1:
             raise DecodeFailed("The context is full.", hint="Use a larger --ctx.")
+        reason = log.reason() or "no reason given"
+        log.start_afresh()  # the next failure has a reason of its own
         raise DecodeFailed(
-            f"llama.cpp could not evaluate a batch (status {status}): {log.reason() or 'no reason given'}.",
+            f"llama.cpp could not evaluate a batch (status {status}): {reason}.",
             hint="Run again with --log FILE for all that llama.cpp says.",
         )
 
@@ -194,12 +201,21 @@ def _open_context(model: LlamaModel, settings: ContextSettings, abort: AbortFlag
         params.abort_callback_data = abort.data
     context = llama_cpp.llama_init_from_model(model.handle, params)
     if not context:
-        raise OutOfMemory(
-            f"llama.cpp could not make a context of {settings.n_ctx} tokens for {model.path.name}: "
-            f"{log.reason() or 'no reason given'}.",
-            hint="Use a smaller --ctx, or a smaller cache type (--kv q8_0).",
-        )
+        raise _context_error(model, settings)
     return context
+
+
+def _context_error(model: LlamaModel, settings: ContextSettings) -> SpecdecError:
+    reason = log.reason() or "no reason given"
+    if "cache" in reason and "type" in reason or "flash_attn" in reason:
+        return UsageError(
+            f"{model.path.name} cannot have a cache of type {settings.cache_type}: {reason}.",
+            hint="Use another --kv (--kv-draft for the draft), f16 always works; quantized ones need --flash-attn on.",
+        )
+    return OutOfMemory(
+        f"llama.cpp could not make a context of {settings.n_ctx} tokens for {model.path.name}: {reason}.",
+        hint="Use a smaller --ctx, or a smaller cache type (--kv q8_0).",
+    )
 
 
 _CACHE_SIZE = re.compile(r"(?:llama_kv_cache|llama_memory_recurrent)\S*: +size = +([\d.]+) MiB")

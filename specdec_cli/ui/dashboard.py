@@ -40,6 +40,7 @@ class Region(Live):
 
     Everything from the cursor on is ours, however many rows a resize has made of it: erasing
     needs no count of rows, neither in terminals that reflow their lines nor in those that do not.
+    Only what a terminal itself moves out of its window while it reflows is out of reach.
     """
 
     def __init__(self, console: Console, *, redirect_stderr: bool) -> None:
@@ -78,7 +79,7 @@ class LiveView:
         self._cleaner = Cleaner(ascii_only=not terminal.utf8)
         self._wrapper = Wrapper(terminal.size()[0])
         self._stats = RunStats()
-        self._pending: list[Span] = []
+        self._pending: deque[Span] = deque()
         self._finished = False
         self._noticed: set[str] = set()
         self._draw_seconds = deque([0.0, 0.0, 0.0], maxlen=3)
@@ -156,16 +157,18 @@ class LiveView:
         self._console.size = ConsoleDimensions(columns, rows)
         self._wrapper.resize(columns)
         self._take_in_text()
-        finished_rows = len(self._wrapper.rows)
-        above = [*self._wrapper.rows, *news]
         self._region.lines = self._region_lines(columns, rows)
-        self._console.print(SegmentLines(above, new_lines=True))
-        del self._wrapper.rows[:finished_rows]
+        with self._console.capture() as frame:
+            self._console.print(SegmentLines([*self._wrapper.rows, *news], new_lines=True))
+        # In this order, and in one write: a KeyboardInterrupt must not make the next frame repeat these rows.
+        self._wrapper.rows.clear()
+        self._terminal.stream.write(frame.get())
+        self._terminal.stream.flush()
 
     def _take_in_text(self) -> None:
-        for span in self._pending:
+        while self._pending:
+            span = self._pending.popleft()
             self._wrapper.push(self._cleaner.push(span.text), self._styles[span.origin])
-        self._pending.clear()
         if self._finished:
             self._wrapper.push(self._cleaner.close(), PLAIN)
             if self._wrapper.tail:

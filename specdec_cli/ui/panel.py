@@ -20,6 +20,9 @@ POSITION_ROWS = 5
 MOST_POSITION_COLUMNS = 3
 GAP = 2
 
+Block = tuple[list[Line], int]
+"""Lines, and the columns that they may take."""
+
 
 def panel(header: Header, stats: RunStats, palette: Palette, columns: int, rows: int) -> list[Line]:
     """The panel for a window of that size: at most ten lines, at most `columns` cells each."""
@@ -32,7 +35,7 @@ def panel(header: Header, stats: RunStats, palette: Palette, columns: int, rows:
 
 def _full(header: Header, stats: RunStats, palette: Palette, columns: int) -> list[Line]:
     beside = columns - FIGURES_WIDTH
-    blocks = [(_figures(stats, palette), FIGURES_WIDTH)]
+    blocks: list[Block] = [(_figures(stats, palette), FIGURES_WIDTH)]
     below = [_legend(palette)]
     if columns < WIDE_COLUMNS:
         blocks.append((_positions(stats, palette, min(beside, POSITIONS_WIDTH)), beside))
@@ -43,14 +46,12 @@ def _full(header: Header, stats: RunStats, palette: Palette, columns: int) -> li
     return [_rule(header, stats, palette, columns), *_side_by_side(blocks), *below]
 
 
-def _side_by_side(blocks: list[tuple[list[Line], int]]) -> list[Line]:
-    columns = [content for content, _ in blocks]
-    widths = [width for _, width in blocks]
-    rows = zip_longest(*columns, fillvalue=line())
-    return [
-        [part for content, width in zip(row, widths, strict=True) for part in pad(content, width)]
-        for row in rows
-    ]
+def _side_by_side(blocks: list[Block]) -> list[Line]:
+    """Lines of all blocks. They end where their text ends: a line that is short does not wrap in a narrower window."""
+    *left, (last, _) = blocks
+    rows = zip_longest(*(content for content, _ in left), last, fillvalue=line())
+    widths = [width for _, width in left]
+    return [[*chain(*map(pad, row[:-1], widths)), *row[-1]] for row in rows]
 
 
 def _rule(header: Header, stats: RunStats, palette: Palette, columns: int) -> Line:

@@ -1,0 +1,45 @@
+"""The terminal after a death that no Python code sees: a native abort, or the system's killer."""
+
+import atexit
+import os
+import signal
+import sys
+
+_SHOW_CURSOR = b"\x1b[?25h"
+_LAST_WORDS = (
+    b"\r\nspecdec ended without a chance to clean up: a fault in native code, or it was killed (out of memory?).\r\n"
+    b"The text above is what there was. Run again with --log FILE to see what llama.cpp said last.\r\n"
+)
+
+
+def guard_terminal() -> None:
+    """Leave a small child behind that gives the cursor back if this process dies without `exit`.
+
+    Call before any library has started threads. Does nothing where there is no fork or no terminal.
+    """
+    if not hasattr(os, "fork") or not sys.stderr.isatty():
+        return
+    reader, writer = os.pipe()
+    if os.fork() == 0:
+        os.close(writer)
+        _wait_for_goodbye(reader)
+    os.close(reader)
+    atexit.register(_goodbye, writer, os.getpid())
+
+
+def _goodbye(writer: int, owner: int) -> None:
+    if os.getpid() == owner:  # a forked child of ours must not speak for us
+        os.write(writer, b"bye")
+        os.close(writer)
+        os.wait()
+
+
+def _wait_for_goodbye(reader: int) -> None:
+    """The child's whole life. Its pipe closes when the parent dies; empty, it was a bad death."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT):
+        signal.signal(number, signal.SIG_IGN)
+    try:
+        if not os.read(reader, 3):
+            os.write(sys.stderr.fileno(), _SHOW_CURSOR + _LAST_WORDS)
+    finally:
+        os._exit(0)

@@ -1,0 +1,218 @@
+"""What is settled before any weights are read: the tokenizer check, contexts, placement, memory."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from specdec_cli.advice import cache_notes, pair_notes
+from specdec_cli.errors import NoGpu, UsageError
+from specdec_cli.llama.devices import built_for_gpu, devices_named, gpu_devices
+from specdec_cli.llama.model import read_header
+from specdec_cli.machine import available_memory, usable_cores
+from specdec_cli.memory import ModelFacts, layers_that_fit, total_bytes
+from specdec_cli.sampling import SamplingParams
+from specdec_cli.settings import DEFAULT_CONTEXT, ContextSettings, FlashAttention, ModelSettings
+from specdec_cli.vocab_check import compare, one_line, refusal
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class PairRequest:
+    """What the user asked for. None means "choose"; sizes are in tokens."""
+
+    target: Path
+    draft: Path | None
+    drafter: str
+    k: int
+    seed: int
+    sampling: SamplingParams = field(default_factory=SamplingParams)
+    p_min: float = 0.0
+    gpu_layers: str = "auto"
+    gpu_layers_draft: str = "auto"
+    devices: tuple[str, ...] = ()
+    main_gpu: int = 0
+    tensor_split: tuple[float, ...] = ()
+    rpc: tuple[str, ...] = ()
+    require_gpu: bool = False
+    mmap: bool = True
+    mlock: bool = False
+    flash_attention: FlashAttention = "auto"
+    cache_type: str = "f16"
+    cache_type_draft: str = "f16"
+    n_ctx: int | None = None
+    n_ctx_draft: int | None = None
+    n_batch: int = 512
+    n_ubatch: int | None = None
+    threads: int | None = None
+    threads_draft: int | None = None
+    force: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How both models will be opened. `n_shared` token ids mean the same in both.
+
+    `tokenizers` is the check's verdict in a line, None without a draft model.
+    """
+
+    target: ModelSettings
+    target_facts: ModelFacts
+    target_context: ContextSettings
+    draft: ModelSettings | None
+    draft_facts: ModelFacts | None
+    draft_context: ContextSettings
+    n_shared: int
+    tokenizers: str | None
+
+
+def make_plan(request: PairRequest, say: Say) -> Plan:
+    """Read the headers and decide; `say` takes notes for the user.
+
+    Raises ModelError, VocabularyMismatch, NoGpu, UsageError.
+    """
+    facts, vocabulary = read_header(request.target)
+    draft_facts, n_shared, tokenizers = None, len(vocabulary), None
+    if request.draft is not None:
+        draft_facts, draft_vocabulary = read_header(request.draft)
+        report = compare(vocabulary, draft_vocabulary)
+        if report.verdict == "mismatch":
+            raise refusal(report)
+        n_shared, tokenizers = report.n_shared, one_line(report)
+        _check_sizes(request, facts, draft_facts, say)
+    contexts = _contexts(request, facts, draft_facts, say)
+    layers, draft_layers = _gpu_layers(request, facts, draft_facts, contexts, say)
+    common = ModelSettings(
+        request.target,
+        gpu_layers=layers,
+        devices=request.devices,
+        main_gpu=request.main_gpu,
+        tensor_split=request.tensor_split,
+        mmap=request.mmap,
+        mlock=request.mlock,
+    )
+    draft = replace(common, path=request.draft, gpu_layers=draft_layers) if request.draft is not None else None
+    if layers == 0 and draft_layers == 0:
+        _warn_of_memory(facts, draft_facts, contexts, say)
+    return Plan(common, facts, contexts[0], draft, draft_facts, contexts[1], n_shared, tokenizers)
+
+
+def _check_sizes(request: PairRequest, target: ModelFacts, draft: ModelFacts, say: Say) -> None:
+    if draft.weights_bytes >= target.weights_bytes and not request.force:
+        raise UsageError(
+            f"The draft is not smaller than the target ({draft.weights_bytes / 1e6:,.0f} MB against "
+            f"{target.weights_bytes / 1e6:,.0f} MB), so drafting would only cost time; are the two swapped?",
+            hint="Swap them, or use --force to run them like this.",
+        )
+    for note in (*pair_notes(target, draft), *cache_notes(request.cache_type_draft)):
+        say(note)
+
+
+def _contexts(
+    request: PairRequest, facts: ModelFacts, draft_facts: ModelFacts | None, say: Say
+) -> tuple[ContextSettings, ContextSettings]:
+    """Settings of both contexts: the draft's follow the target's unless asked otherwise."""
+    n_ctx = _context_length(request.n_ctx, DEFAULT_CONTEXT, facts, "the target", say)
+    threads = _threads(request.threads, usable_cores(), say)
+    target = ContextSettings(
+        n_ctx=n_ctx,
+        n_batch=request.n_batch,
+        n_ubatch=request.n_ubatch or request.n_batch,
+        threads=threads,
+        cache_type=request.cache_type,
+        flash_attention=request.flash_attention,
+        max_rows=request.k + 1,
+    )
+    draft_ctx = n_ctx
+    if draft_facts is not None:
+        draft_ctx = _context_length(request.n_ctx_draft, n_ctx, draft_facts, "the draft", say)
+    draft = replace(
+        target,
+        n_ctx=draft_ctx,
+        threads=_threads(request.threads_draft, threads, say),
+        cache_type=request.cache_type_draft,
+        max_rows=1,
+    )
+    return target, draft
+
+
+def _context_length(asked: int | None, default: int, facts: ModelFacts, which: str, say: Say) -> int:
+    """A model is never given more positions than it was trained for: some abort the process there."""
+    n_ctx = default if asked is None else asked or facts.n_ctx_train
+    if facts.n_ctx_train and n_ctx > facts.n_ctx_train:
+        if asked is not None:
+            say(f"The context of {which} is {facts.n_ctx_train} tokens, all it was trained for, not {n_ctx}.")
+        return facts.n_ctx_train
+    return n_ctx
+
+
+def _threads(asked: int | None, default: int, say: Say) -> int:
+    if asked is None:
+        return default
+    cores = usable_cores()
+    if asked > cores:
+        say(f"Using {cores} threads, not {asked}: that is how many cores there are to use.")
+        return cores
+    return asked
+
+
+def _gpu_layers(
+    request: PairRequest,
+    facts: ModelFacts,
+    draft_facts: ModelFacts | None,
+    contexts: tuple[ContextSettings, ContextSettings],
+    say: Say,
+) -> tuple[int, int]:
+    """Layers to offload of both. `auto` gives the draft its place first: it is small and runs most often."""
+    chosen = devices_named(request.devices) if request.devices else gpu_devices()
+    gpus = [d for d in chosen if d.is_gpu]
+    asked = [request.gpu_layers, request.gpu_layers_draft] if draft_facts is not None else [request.gpu_layers]
+    if not gpus:
+        if request.require_gpu:
+            raise _no_gpu()
+        if any(a not in ("auto", "0") for a in asked) and not request.devices:
+            say(f"{_no_gpu()} All layers stay on the CPU. {_no_gpu().hint}")
+        return 0, 0
+    free = sum(d.free_bytes for d in gpus)
+    draft_layers = 0
+    if draft_facts is not None:
+        draft_need = _need(draft_facts, contexts[1])
+        draft_layers = _layers(request.gpu_layers_draft, draft_facts, draft_need, free)
+        share = draft_facts.n_offloadable if draft_layers < 0 else min(draft_layers, draft_facts.n_offloadable)
+        free -= draft_need * share // draft_facts.n_offloadable
+    return _layers(request.gpu_layers, facts, _need(facts, contexts[0]), free), draft_layers
+
+
+def _need(facts: ModelFacts, context: ContextSettings) -> int:
+    return total_bytes(facts, context.n_ctx, context.cache_type, context.n_ubatch, context.max_rows)
+
+
+def _layers(asked: str, facts: ModelFacts, needed: int, free: int) -> int:
+    if asked == "all":
+        return -1
+    return layers_that_fit(facts, needed, free) if asked == "auto" else int(asked)
+
+
+def _no_gpu() -> NoGpu:
+    if built_for_gpu():
+        return NoGpu("This machine shows no GPU to llama.cpp.", hint="Check the driver, or use --device to name one.")
+    return NoGpu(
+        "This llama.cpp was built without GPU support.",
+        hint='Reinstall it for your GPU, for example CMAKE_ARGS="-DGGML_CUDA=on" pip install --force-reinstall '
+        "--no-cache-dir --no-binary llama-cpp-python llama-cpp-python (Metal, Vulkan and HIP: see its README).",
+    )
+
+
+def _warn_of_memory(
+    facts: ModelFacts,
+    draft_facts: ModelFacts | None,
+    contexts: tuple[ContextSettings, ContextSettings],
+    say: Say,
+) -> None:
+    available = available_memory()
+    needed = _need(facts, contexts[0]) + (_need(draft_facts, contexts[1]) if draft_facts is not None else 0)
+    if available is not None and needed > available:
+        say(
+            f"About {needed / 1e9:.1f} GB are needed and {available / 1e9:.1f} GB are free: expect swapping or an "
+            "end without memory. A smaller --ctx, --kv q8_0 or a smaller quantisation helps."
+        )

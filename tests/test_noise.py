@@ -1,0 +1,179 @@
+"""Noise is a pure function of (seed, position, token), and its law is the Gumbel law."""
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from scipy import stats
+
+from specdec_cli.noise import gumbel, uniform
+
+MASK = 2**64 - 1
+GAMMA = 0x9E3779B97F4A7C15
+MULTIPLY_1, MULTIPLY_2 = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
+
+TOKENS = np.arange(50_000)
+ENOUGH = 1e-4
+"""Seeded tests fail below this chance; a right generator with another seed would do so once in ten thousand."""
+
+any_int = st.integers(-(2**70), 2**70)
+token_ids = st.integers(0, 2**31 - 1)
+
+
+def splitmix64(x: int) -> int:
+    """One output of the published generator from state `x`."""
+    x = (x + GAMMA) & MASK
+    x = ((x ^ (x >> 30)) * MULTIPLY_1) & MASK
+    x = ((x ^ (x >> 27)) * MULTIPLY_2) & MASK
+    return x ^ (x >> 31)
+
+
+def splitmix64_inverse(y: int) -> int:
+    """The state that gives the output `y`."""
+
+    def unshift(value: int, n: int) -> int:
+        found = value
+        for _ in range(64 // n):
+            found = value ^ (found >> n)
+        return found
+
+    x = unshift(y, 31)
+    x = unshift(x * pow(MULTIPLY_2, -1, 2**64) & MASK, 27)
+    x = unshift(x * pow(MULTIPLY_1, -1, 2**64) & MASK, 30)
+    return (x - GAMMA) & MASK
+
+
+def stream(seed: int, position: int) -> int:
+    return splitmix64((splitmix64(seed & MASK) + position * GAMMA) & MASK)
+
+
+def one(seed: int, position: int, token: int) -> float:
+    return float(uniform(seed, position, np.array([token]))[0])
+
+
+def test_the_reference_is_the_published_generator() -> None:
+    # First outputs for seed 0, as in the reference code of Steele, Lea and Flood.
+    assert [splitmix64(n * GAMMA & MASK) for n in range(3)] == [
+        0xE220A8397B1DCDAF,
+        0x6E789E6AA1B965F4,
+        0x06C45D188009454F,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("seed", "position", "token", "bits", "noise"),
+    [
+        (0, 0, 0, 0x238275BC38FCB, -0.6807578025137786),
+        (0, 0, 1, 0xF89A2566B5822, 3.5293597414235305),
+        (0, 1, 0, 0x2F101FE21496E, -0.526909935923932),
+        (1, 0, 0, 0xB18A02F46D8D8, 1.0051587347812545),
+        (42, 17, 31_999, 0xB4A6CE34D9A63, 1.0538094381199798),
+        (2**32 - 1, 4095, 151_935, 0x751E321F178D5, 0.2459058092189761),
+        (-1, -1, 262_143, 0xA34B111B36E3C, 0.7993304697096828),
+        (2**63, 2**40, 5, 0x4326FFEB55CC3, -0.2913356180632896),
+    ],
+)
+def test_golden_values(seed: int, position: int, token: int, bits: int, noise: float) -> None:
+    """A change of these numbers changes the text of every seed that anyone wrote down."""
+    assert one(seed, position, token) == (bits + 0.5) / 2**52
+    assert gumbel(seed, position, np.array([token]))[0] == pytest.approx(noise, abs=1e-12)
+
+
+@given(any_int, any_int, token_ids)
+def test_the_bits_are_two_rounds_of_splitmix64_and_one_per_token(seed: int, position: int, token: int) -> None:
+    bits = splitmix64((stream(seed, position) + token * GAMMA) & MASK) >> 12
+
+    assert one(seed, position, token) == (bits + 0.5) / 2**52
+
+
+@given(any_int, any_int, st.lists(token_ids, min_size=1, max_size=50), st.randoms())
+def test_a_token_has_its_noise_alone_in_bulk_and_in_any_order(
+    seed: int, position: int, tokens: list[int], random: object
+) -> None:
+    shuffled = list(tokens)
+    random.shuffle(shuffled)  # type: ignore[attr-defined]
+
+    def noise_of(ids: list[int]) -> dict[int, float]:
+        return dict(zip(ids, gumbel(seed, position, np.array(ids)).tolist(), strict=True))
+
+    alone = {token: noise_of([token])[token] for token in tokens}
+    assert noise_of(tokens) == noise_of(shuffled) == alone
+
+
+def test_the_type_of_the_ids_does_not_matter() -> None:
+    ids = [0, 1, 151_935, 262_143]
+    kinds = (np.int32, np.int64, np.uint32, np.uint64, np.intp)
+
+    assert len({uniform(7, 3, np.array(ids, kind)).tobytes() for kind in kinds}) == 1
+
+
+@pytest.mark.parametrize("bits", [0, 2**64 - 1])
+def test_both_ends_are_excluded(bits: int) -> None:
+    """The one token in 2**64 whose bits are all zeros, or all ones, has finite noise too."""
+    offset = splitmix64_inverse(bits) - stream(5, 9)
+    token = np.array([offset * pow(GAMMA, -1, 2**64) & MASK], np.uint64)
+
+    assert 0 < uniform(5, 9, token)[0] < 1
+    assert np.isfinite(gumbel(5, 9, token))[0]
+
+
+@pytest.mark.parametrize("seed", [0, 1, -1, 2**32 - 1])
+@pytest.mark.parametrize("position", [0, 1, 4095])
+def test_the_law_is_uniform_and_gumbel(seed: int, position: int) -> None:
+    assert stats.kstest(uniform(seed, position, TOKENS), "uniform").pvalue > ENOUGH
+    assert stats.kstest(gumbel(seed, position, TOKENS), "gumbel_r").pvalue > ENOUGH
+
+
+def test_the_law_holds_along_positions_too() -> None:
+    """A text sees one number of each position: those must be as good as the numbers of one position."""
+    along = np.array([one(3, position, 17) for position in range(20_000)])
+
+    assert stats.kstest(along, "uniform").pvalue > ENOUGH
+    assert stats.kstest(along[1:] - along[:-1], "triang", (0.5, -1, 2)).pvalue > ENOUGH
+
+
+def test_the_last_bits_are_as_good_as_the_first() -> None:
+    bits = (uniform(11, 0, TOKENS) * 2**52).astype(np.uint64)
+    counts = np.bincount((bits & np.uint64(255)).astype(np.intp), minlength=256)
+
+    assert stats.chisquare(counts).pvalue > ENOUGH
+
+
+def neighbours() -> list[tuple[str, NDArray[np.float64]]]:
+    """Noise that a weak hash would make resemble that of (seed 1, position 1)."""
+    return [
+        ("next position", uniform(1, 2, TOKENS)),
+        ("next seed", uniform(2, 1, TOKENS)),
+        ("seed and position swapped", uniform(2, 0, TOKENS)),
+        ("sign", uniform(-1, 1, TOKENS)),
+        ("high bit of the seed", uniform(1 + 2**63, 1, TOKENS)),
+        ("far position", uniform(1, 1 + 2**32, TOKENS)),
+        ("next token", uniform(1, 1, TOKENS + 1)),
+        ("far token", uniform(1, 1, TOKENS + 2**17)),
+        ("next token at the next position", uniform(1, 2, TOKENS + 1)),
+    ]
+
+
+@pytest.mark.parametrize(("name", "other"), neighbours(), ids=[name for name, _ in neighbours()])
+def test_neighbours_are_uncorrelated(name: str, other: NDArray[np.float64]) -> None:
+    here = uniform(1, 1, TOKENS)
+
+    assert abs(np.corrcoef(here, other)[0, 1]) < 4 / np.sqrt(len(TOKENS)), name
+
+
+def test_no_noise_is_used_twice() -> None:
+    """The same numbers at two positions, or for two seeds, would make the text follow a pattern."""
+    seen = {
+        uniform(seed, position, TOKENS[:4]).tobytes() for seed, position in itertools.product(range(20), range(2000))
+    }
+
+    assert len(seen) == 20 * 2000
+    assert len(np.unique(uniform(1, 1, TOKENS))) == len(TOKENS)
+
+
+def test_seeds_count_modulo_two_to_the_64() -> None:
+    assert one(-1, 5, 5) == one(2**64 - 1, 5, 5)
+    assert one(2**70 + 3, 5, 5) == one(3, 5, 5)
