@@ -49,8 +49,9 @@ def screen(events: Iterable[dict[str, Any]], *, columns: int, rows: int) -> list
     for event in events:
         if event["type"] == "header":
             header = Header.from_fields(event["header"])
-        elif event["type"] == "round":
-            stats.add(_round(event))
+        else:
+            if event["type"] == "round":
+                stats.add(_round(event))
             for span in (Span(*fields) for fields in event["spans"]):
                 text.push(span.text, styles[span.origin])
     if header is None:

@@ -85,8 +85,14 @@ def main() -> None:
     writer_fd, _ = terminal()
     with os.fdopen(writer_fd, "w") as screen, open_pair(request, say=print, abort=AbortFlag()) as pair:
         ids = pair.target.model.tokenize(PROMPT, add_special=True, parse_special=True)
+        marks: list[float] = []
+
+        def clock() -> float:
+            marks.append(timed.seconds)
+            return time.perf_counter()
+
         for repeat in range(options.repeats + 1):
-            marks: list[float] = []
+            marks.clear()
             writer = Writer(
                 pair,
                 options.k,
@@ -100,7 +106,7 @@ def main() -> None:
                 ),
                 trace=Trace(None),
                 settings={},
-                clock=lambda: marks.append(timed.seconds) or time.perf_counter(),
+                clock=clock,
             )
             stats = writer.write([*ids, repeat + 300]).answer.stats
             # The clock was read at the start, three times in the first round, then for the rest.

@@ -37,7 +37,7 @@ def run_notes(stats: RunStats, drafter: str) -> list[str]:
     if drafter == "none" or stats.passes < 2:
         return []
     if stats.drafted == 0:
-        return ["Nothing was drafted."]
+        return ["Nothing was drafted, so this was plain decoding."]
     drafting = [r for r in stats.recent if r.drafted]
     slow = [r for r in drafting if r.draft_seconds / len(r.drafted) > r.verify_seconds]
     if len(slow) == len(drafting) >= _SLOW_DRAFT_ROUNDS:

@@ -1,10 +1,10 @@
 """Following one answer: rounds become text, statistics, a view and a trace."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from specdec_cli.advice import run_notes
-from specdec_cli.errors import Interrupted
+from specdec_cli.errors import Interrupted, SpecdecError
 from specdec_cli.stats import RunStats
 from specdec_cli.text import Piece, Reply
 from specdec_cli.trace import Trace
@@ -14,20 +14,28 @@ from specdec_cli.ui.view import Span, View
 
 @dataclass
 class Answer:
-    """What came out. `interrupted` holds the signal when the user stopped it."""
+    """What came out. `error` is what ended it early: the user's signal, or a failure."""
 
     finish: FinishReason = "length"
     stats: RunStats = field(default_factory=RunStats)
     origins: list[Origin] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    interrupted: Interrupted | None = None
+    error: SpecdecError | None = None
 
 
-def follow(rounds: Iterable[Round], reply: Reply, view: View, trace: Trace, drafter: str) -> Answer:
+def follow(
+    rounds: Iterable[Round],
+    reply: Reply,
+    view: View,
+    trace: Trace,
+    drafter: str,
+    count: Callable[[RunStats], None],
+) -> Answer:
     """Show every round as it comes; the text so far and the summary are kept whatever ends it.
 
-    `rounds` must feed `reply` (it is the engine's `ends`). An interruption ends the answer
-    normally; any other error passes through, after the view has shown what there was.
+    `rounds` must feed `reply` (it is the engine's `ends`); `count` adds to the statistics, at the
+    end, what only the sessions know. An interruption or a failure of a model
+    ends the answer like an end token does, and is found in it.
     """
     answer = Answer()
     try:
@@ -40,12 +48,14 @@ def follow(rounds: Iterable[Round], reply: Reply, view: View, trace: Trace, draf
             answer.finish = round_.finish or answer.finish
             for note in run_notes(answer.stats, drafter) if answer.stats.drafted else ():
                 _tell(note, answer, view)
-    except Interrupted as stop:
-        answer.finish, answer.interrupted = "interrupt", stop
+    except SpecdecError as error:
+        answer.finish, answer.error = ("interrupt" if isinstance(error, Interrupted) else "error"), error
     for note in run_notes(answer.stats, drafter):
         _tell(note, answer, view)
-    view.finish(spans_of(reply.close(), answer.origins), answer.stats, answer.finish)
-    trace.end(answer.stats, answer.finish)
+    count(answer.stats)
+    spans = spans_of(reply.close(), answer.origins)
+    view.finish(spans, answer.stats, answer.finish)
+    trace.end(answer.stats, answer.finish, spans)
     return answer
 
 

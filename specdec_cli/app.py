@@ -9,7 +9,7 @@ import typer
 from specdec_cli import __version__
 from specdec_cli.commands.check import check
 from specdec_cli.commands.run import run
-from specdec_cli.errors import SpecdecError
+from specdec_cli.errors import Interrupted, SpecdecError
 
 EXIT_CODES = """Exit codes: 0 done, 1 error, 2 wrong usage, 3 a model cannot be used, 4 tokenizers differ,
 5 out of memory, 6 no GPU where one is required, 7 llama.cpp failed, 8 (check) match with notes,
@@ -45,6 +45,8 @@ def main() -> None:
     """Run the command line. Known errors end with their words and code; SPECDEC_DEBUG=1 shows tracebacks."""
     try:
         app()
+    except Interrupted as stop:
+        sys.exit(stop.exit_code)
     except SpecdecError as error:
         if os.environ.get("SPECDEC_DEBUG"):
             raise

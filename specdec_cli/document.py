@@ -32,7 +32,7 @@ def run_document(pair: Pair, written: Written, settings: Mapping[str, Any]) -> d
             "tokenizers": pair.tokenizers,
         },
         "versions": versions(),
-        "stats": {**stats_document(answer.stats), **written.evaluated},
+        "stats": stats_document(answer.stats),
     }
 
 

@@ -35,20 +35,16 @@ def conversation(
     options = {} if thinking is None else {"enable_thinking": thinking}
     template = ChatTemplate(source, bos_text=model.bos_text, eos_text=model.eos_text, now=now, options=options)
 
-    def tokenize_first(text: str) -> list[int]:
-        # A template that writes BOS itself must not get another one from the tokenizer.
-        has_bos = bool(model.bos_text) and text.startswith(model.bos_text)
-        return model.tokenize(text, add_special=not has_bos, parse_special=True)
-
-    def tokenize(text: str) -> list[int]:
+    def more_ids(text: str) -> list[int]:
         return model.tokenize(text, add_special=False, parse_special=True)
 
-    return Conversation(template, tokenize_first, tokenize, system=system)
+    return Conversation(template, lambda text: text_ids(model, text), more_ids, system=system)
 
 
-def raw_ids(model: LlamaModel, text: str) -> list[int]:
-    """Ids of a text that is simply to be continued."""
-    return model.tokenize(text, add_special=True, parse_special=True)
+def text_ids(model: LlamaModel, text: str) -> list[int]:
+    """Ids of a whole text. One that writes BOS itself does not get another one from the tokenizer."""
+    has_bos = bool(model.bos_text) and text.startswith(model.bos_text)
+    return model.tokenize(text, add_special=not has_bos, parse_special=True)
 
 
 def check_prompt(ids: list[int], n_ctx: int) -> list[int]:

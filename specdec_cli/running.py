@@ -10,6 +10,7 @@ from specdec_cli.draft_length import FixedLength
 from specdec_cli.engine import generate
 from specdec_cli.pairing import OpenModel, Pair
 from specdec_cli.prompts import check_prompt
+from specdec_cli.stats import RunStats
 from specdec_cli.text import Reply
 from specdec_cli.trace import Trace
 from specdec_cli.ui.view import Header, ModelLine, View
@@ -25,12 +26,11 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """One answer with its text, and what evaluating it took on both models."""
+    """One answer with its text."""
 
     answer: Answer
     reply: Reply
     prompt_tokens: int
-    evaluated: dict[str, Any]
 
 
 class Writer:
@@ -59,7 +59,15 @@ class Writer:
         """Answer the whole prompt given as ids. Raises UsageError, DecodeFailed."""
         pair = self._pair
         prompt = check_prompt(list(prompt), pair.target.session.n_ctx)
-        before = evaluated(pair)
+        opened = (pair.target, pair.draft)
+        before = [o.session.evaluation if o is not None else None for o in opened]
+
+        def count(stats: RunStats) -> None:
+            stats.target, stats.draft = (
+                o.session.evaluation.since(b) if o is not None and b is not None else None
+                for o, b in zip(opened, before, strict=True)
+            )
+
         reply = Reply(pair.target.model.token_bytes, end_tokens=pair.end_tokens, stop_strings=self._limits.stop_strings)
         header = describe(pair, len(prompt))
         self._trace.start(header, prompt, self._settings)
@@ -74,9 +82,8 @@ class Writer:
             clock=self._clock,
         )
         with self._open_view(header) as view:
-            answer = follow(rounds, reply, view, self._trace, pair.drafter.name)
-        after = evaluated(pair)
-        return Written(answer, reply, len(prompt), {key: after[key] - before[key] for key in after})
+            answer = follow(rounds, reply, view, self._trace, pair.drafter.name, count)
+        return Written(answer, reply, len(prompt))
 
     def reply_to(self, conversation: Conversation, text: str) -> Written:
         """One turn of a chat: the answer is taken into the conversation."""
@@ -106,14 +113,3 @@ def _line(opened: OpenModel) -> ModelLine:
         cache_bytes=opened.session.cache_bytes,
         layers_on_gpu=opened.model.layers_on_gpu,
     )
-
-
-def evaluated(pair: Pair) -> dict[str, Any]:
-    """Running counts of both sessions; the unscored part is the prompt and any catching up (seconds)."""
-    counts: dict[str, Any] = {}
-    for which, opened in (("target", pair.target), ("draft", pair.draft)):
-        if opened is not None:
-            counts[f"{which}_tokens_evaluated"] = opened.session.n_evaluated
-            counts[f"{which}_prompt_tokens"] = opened.session.unscored_tokens
-            counts[f"{which}_prompt_seconds"] = opened.session.unscored_seconds
-    return counts

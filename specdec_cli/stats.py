@@ -9,6 +9,23 @@ RECENT_ROUNDS = 64
 """Rounds that the sparkline and the current speed look back on."""
 
 
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """What one model evaluated, by its session's count. The prompt's part, in seconds, is what no
+    logits were wanted for: the prompt, and for a draft also what it had not drafted itself."""
+
+    tokens: int = 0
+    prompt_tokens: int = 0
+    prompt_seconds: float = 0.0
+
+    def since(self, before: "Evaluation") -> "Evaluation":
+        return Evaluation(
+            self.tokens - before.tokens,
+            self.prompt_tokens - before.prompt_tokens,
+            self.prompt_seconds - before.prompt_seconds,
+        )
+
+
 @dataclass
 class RunStats:
     """Everything is counted or measured per round; rates are properties."""
@@ -27,6 +44,8 @@ class RunStats:
     first_round_tokens: int = 0
     k: int = 0
     off_reason: str | None = None
+    target: Evaluation | None = None
+    draft: Evaluation | None = None
     recent: deque[Round] = field(default_factory=lambda: deque(maxlen=RECENT_ROUNDS))
 
     def add(self, round_: Round) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, TextIO
 
-from specdec_cli.stats import RunStats
+from specdec_cli.stats import Evaluation, RunStats
 from specdec_cli.types import FinishReason, Round
 from specdec_cli.ui.view import Header, Span
 
@@ -28,7 +28,23 @@ def stats_document(stats: RunStats) -> dict[str, Any]:
         "verify_seconds": stats.verify_seconds,
         "other_seconds": stats.other_seconds,
         "speculation_off_reason": stats.off_reason,
+        **_evaluation("target", stats.target),
+        **_evaluation("draft", stats.draft),
     }
+
+
+def _evaluation(which: str, counted: Evaluation | None) -> dict[str, Any]:
+    if counted is None:
+        return {}
+    return {
+        f"{which}_tokens_evaluated": counted.tokens,
+        f"{which}_prompt_tokens": counted.prompt_tokens,
+        f"{which}_prompt_seconds": counted.prompt_seconds,
+    }
+
+
+def _plain(spans: Sequence[Span]) -> list[list[str]]:
+    return [[span.text, span.origin] for span in spans]
 
 
 class Trace:
@@ -43,10 +59,12 @@ class Trace:
     def round(self, round_: Round, spans: Sequence[Span]) -> None:
         if self._file is None:
             return
-        self._write({"type": "round", **asdict(round_), "spans": [[s.text, s.origin] for s in spans]})
+        self._write({"type": "round", **asdict(round_), "spans": _plain(spans)})
 
-    def end(self, stats: RunStats, finish: FinishReason) -> None:
-        self._write({"type": "end", "finish_reason": finish, "stats": stats_document(stats)})
+    def end(self, stats: RunStats, finish: FinishReason, spans: Sequence[Span]) -> None:
+        """`spans` is the text that became certain only with the end."""
+        line = {"type": "end", "finish_reason": finish, "spans": _plain(spans), "stats": stats_document(stats)}
+        self._write(line)
 
     def _write(self, line: Mapping[str, Any]) -> None:
         if self._file is not None:

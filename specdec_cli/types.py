@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 Logits = NDArray[np.float32]
 """Rows of logits, shape [rows, n_vocab]."""
 
-FinishReason = Literal["stop", "length", "context", "interrupt"]
+FinishReason = Literal["stop", "length", "context", "interrupt", "error"]
 Origin = Literal["draft", "target"]
 
 

@@ -1,5 +1,7 @@
 """A session is handed whole lists: it evaluates what is new, once, and gives the rows of a fresh evaluation."""
 
+import ctypes
+import resource
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -16,7 +18,7 @@ from planted import random_chain, write_planted, write_tiny_hybrid, write_tiny_m
 from specdec_cli.draft_length import FixedLength
 from specdec_cli.drafters.none import NoDrafter
 from specdec_cli.engine import generate
-from specdec_cli.errors import DecodeFailed, Interrupted, ModelError, OutOfMemory, UsageError
+from specdec_cli.errors import DecodeFailed, Interrupted, UsageError
 from specdec_cli.llama.abort import AbortFlag
 from specdec_cli.llama.model import LlamaModel
 from specdec_cli.llama.session import LlamaSession, shared_prefix
@@ -308,7 +310,7 @@ def test_an_id_that_the_model_does_not_have_is_an_error_with_its_own_reason(mode
     tokens = ids(10)
     with session(models["plain"]) as s:
         s.score(tokens, 1)
-        for wrong in (N_VOCAB, -1):
+        for wrong in (N_VOCAB, -5):
             with pytest.raises(DecodeFailed, match=rf"invalid token\[0\] = {wrong}\b"):
                 s.score([*tokens, wrong], 1)
         before = s.n_evaluated
@@ -328,14 +330,6 @@ def test_a_cache_type_that_does_not_fit_is_no_lack_of_memory(
 ) -> None:
     with pytest.raises(UsageError, match=reason), session(models["plain"], **settings):
         pass
-
-
-def test_a_context_beyond_all_memory_names_model_and_size(models: dict[str, LlamaModel]) -> None:
-    with pytest.raises(OutOfMemory, match=r"2000000000 tokens for plain\.gguf") as caught:
-        with session(models["plain"], n_ctx=2_000_000_000):
-            pass
-    assert isinstance(caught.value, ModelError)
-    assert caught.value.exit_code == 5
 
 
 # --- stopping -------------------------------------------------------------------------------------------
@@ -417,31 +411,41 @@ def test_closing_twice(files: dict[str, Path]) -> None:
 
 def memory() -> NDArray[np.int64]:
     """(virtual, resident) bytes of this process."""
-    return np.array(Path("/proc/self/statm").read_text().split()[:2], np.int64) * 4096
+    return np.array(Path("/proc/self/statm").read_text().split()[:2], np.int64) * resource.getpagesize()
 
 
-needs_proc = pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="no /proc on this system")
+def return_free_memory() -> None:
+    """The C library keeps freed memory for itself: hundreds of megabytes come and go with its moods."""
+    ctypes.CDLL(None).malloc_trim(0)
 
 
-@needs_proc
+linux = pytest.mark.skipif(
+    not (Path("/proc/self/statm").exists() and hasattr(ctypes.CDLL(None), "malloc_trim")),
+    reason="memory is measured by /proc and glibc's malloc_trim",
+)
+
+
+@linux
 def test_closing_gives_the_memory_back(smollm2_q4_0: Path) -> None:
     settings = ContextSettings(n_ctx=2048, threads=2, max_rows=8)
 
-    def open_and_close() -> int:
-        """Resident bytes while it is open."""
+    def open_and_close() -> tuple[int, int]:
+        """Resident bytes while it is open, and afterwards."""
         with LlamaModel(ModelSettings(smollm2_q4_0, mmap=False)) as model, LlamaSession(model, settings) as s:
             s.score(ids(600), 8)
-            return int(memory()[1])
+            while_open = memory()[1]
+        return_free_memory()
+        return int(while_open), int(memory()[1])
 
-    open_and_close()
-    before = memory()[1]
-    assert open_and_close() - before > smollm2_q4_0.stat().st_size
+    _, before = open_and_close()
+    while_open, _ = open_and_close()
+    assert while_open - before > smollm2_q4_0.stat().st_size, "the weights are in memory, and show"
     for _ in range(4):
-        open_and_close()
-    assert memory()[1] < before * 1.1
+        _, after = open_and_close()
+    assert after < before * 1.1
 
 
-@needs_proc
+@linux
 def test_a_long_context_does_not_hold_a_row_of_logits_for_every_token(tmp_path: Path) -> None:
     n_vocab, n_ctx = 152_064, 32_768
     chain = random_chain(N_VOCAB, 0)

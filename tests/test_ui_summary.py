@@ -58,12 +58,6 @@ def test_the_reason_is_said_in_words(reason: FinishReason, words: str) -> None:
 def test_off_is_said_with_its_reason() -> None:
     off = Round(drafted=(), n_accepted=0, own=1, off_reason="vocabularies differ")
 
-    assert "speculation OFF (vocabularies differ)" in warnings(stats_of(a_round(2), off), drafting=True)
-    assert warnings(stats_of(a_round(2)), drafting=True) == []
+    assert "speculation OFF (vocabularies differ)" in warnings(stats_of(a_round(2), off))
+    assert warnings(stats_of(a_round(2))) == []
 
-
-def test_a_drafter_that_never_drafted_is_a_warning() -> None:
-    plain = stats_of(a_round(0, drafted=0), a_round(0, drafted=0))
-
-    assert "nothing was drafted" in "\n".join(warnings(plain, drafting=True))
-    assert warnings(plain, drafting=False) == []

@@ -256,8 +256,8 @@ def run(
             written = writer.write(ids)
         if as_json:
             print(json.dumps(run_document(pair, written, settings), ensure_ascii=False))
-        if written.answer.interrupted is not None:
-            raise typer.Exit(written.answer.interrupted.exit_code)
+        if written.answer.error is not None:
+            raise written.answer.error
 
 
 def _chat(writer: "Writer", talk: "Conversation | None", abort: "AbortFlag") -> None:
@@ -273,9 +273,9 @@ def _chat(writer: "Writer", talk: "Conversation | None", abort: "AbortFlag") -> 
             talk.forget()
         elif text:
             with _stoppable(abort):
-                stop = writer.reply_to(talk, text).answer.interrupted
-            if stop is not None and stop.exit_code != STOPPED_BY_CTRL_C:
-                raise typer.Exit(stop.exit_code)
+                error = writer.reply_to(talk, text).answer.error
+            if error is not None and error.exit_code != STOPPED_BY_CTRL_C:
+                raise error
             abort.clear()
 
 
@@ -291,13 +291,13 @@ def _ask() -> str | None:
 
 
 def _raw_ids(pair: "Pair", text: str, system: str | None, raw: bool) -> list[int]:
-    from specdec_cli.prompts import raw_ids
+    from specdec_cli.prompts import text_ids
 
     if system is not None:
         raise UsageError("--system needs a chat template.", hint="Leave out --system, or --raw.")
     if not raw:
         say("This model has no chat template: the prompt is continued as it is.")
-    return raw_ids(pair.target.model, text)
+    return text_ids(pair.target.model, text)
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from specdec_cli.llama.abort import AbortFlag
 from specdec_cli.llama.log import log
 from specdec_cli.llama.model import LlamaModel
 from specdec_cli.settings import CACHE_TYPE_BYTES, ContextSettings
+from specdec_cli.stats import Evaluation
 from specdec_cli.types import Logits
 
 _CACHE_TYPES = {name: getattr(llama_cpp, f"GGML_TYPE_{name.upper()}", 30) for name in CACHE_TYPE_BYTES}
@@ -97,6 +98,11 @@ class LlamaSession:
         self._decode(tokens[first_wanted:], first_wanted=0)
         rows = llama_cpp.llama_get_logits(self._context)
         return np.ctypeslib.as_array(rows, (n_last, self.n_vocab))
+
+    @property
+    def evaluation(self) -> Evaluation:
+        """The counts so far, as statistics want them."""
+        return Evaluation(self.n_evaluated, self.unscored_tokens, self.unscored_seconds)
 
     def _check(self, tokens: Sequence[int], n_last: int) -> None:
         if not 1 <= n_last <= min(len(tokens), self._settings.max_rows):
@@ -207,7 +213,7 @@ def _open_context(model: LlamaModel, settings: ContextSettings, abort: AbortFlag
 
 def _context_error(model: LlamaModel, settings: ContextSettings) -> SpecdecError:
     reason = log.reason() or "no reason given"
-    if "cache" in reason and "type" in reason or "flash_attn" in reason:
+    if ("cache" in reason and "type" in reason) or "flash_attn" in reason:
         return UsageError(
             f"{model.path.name} cannot have a cache of type {settings.cache_type}: {reason}.",
             hint="Use another --kv (--kv-draft for the draft), f16 always works; quantized ones need --flash-attn on.",

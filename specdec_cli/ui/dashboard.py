@@ -138,7 +138,7 @@ class LiveView:
 
     def _summary(self, reason: FinishReason) -> list[Line]:
         columns, _ = self._terminal.size()
-        warned = warnings(self._stats, drafting=self._header.drafting)
+        warned = warnings(self._stats)
         texts = [("", DIM), *((text, DIM) for text in summary(self._stats, reason))]
         texts += [(text, self._palette.off) for text in warned]
         return [

@@ -49,7 +49,7 @@ class PlainView:
         self.show(spans, stats)
         if self._cleaner:
             self._write(self._cleaner.close())
-        self._say([*summary(stats, reason), *warnings(stats, drafting=self._header.drafting)])
+        self._say([*summary(stats, reason), *warnings(stats)])
 
     def _write(self, text: str) -> None:
         if not text:

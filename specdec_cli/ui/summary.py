@@ -15,12 +15,23 @@ def summary(stats: RunStats, reason: FinishReason) -> list[str]:
         f"drafted {stats.drafted}, accepted {stats.accepted}, acceptance {words.percent(stats.acceptance)}",
         f"draft {words.duration(stats.draft_seconds)}, verify {words.duration(stats.verify_seconds)}, "
         f"everything else {words.duration(stats.other_seconds)}",
+        *_prompt(stats),
     ]
 
 
-def warnings(stats: RunStats, *, drafting: bool) -> list[str]:
-    """What the user should not miss. `drafting`: a drafter was asked for."""
-    lines = [] if stats.off_reason is None else [words.off(stats.off_reason)]
-    if drafting and stats.passes and not stats.drafted:
-        lines.append("warning: nothing was drafted, so this run was plain decoding")
-    return lines
+def warnings(stats: RunStats) -> list[str]:
+    """What the user should not miss."""
+    return [] if stats.off_reason is None else [words.off(stats.off_reason)]
+
+
+def _prompt(stats: RunStats) -> list[str]:
+    """What reading cost each model, apart: tokens that an earlier turn left in the cache cost nothing."""
+    if stats.target is None:
+        return []
+    costs = [("target", stats.target), ("draft", stats.draft)]
+    told = [
+        f"{name} {words.count(cost.prompt_tokens, 'token')} in {words.duration(cost.prompt_seconds)}"
+        for name, cost in costs
+        if cost is not None
+    ]
+    return [f"read: {', '.join(told)}"]

@@ -7,6 +7,7 @@ REASONS: dict[FinishReason, str] = {
     "length": "token limit reached",
     "context": "context full",
     "interrupt": "interrupted",
+    "error": "failed",
 }
 
 UNKNOWN = "-"
