@@ -10,10 +10,13 @@ from specdec_cli import __version__
 from specdec_cli.commands.check import check
 from specdec_cli.commands.run import run
 from specdec_cli.errors import Interrupted, SpecdecError
+from specdec_cli.ui.clean import printable
 
-EXIT_CODES = """Exit codes: 0 done, 1 error, 2 wrong usage, 3 a model cannot be used, 4 tokenizers differ,
-5 out of memory, 6 no GPU where one is required, 7 llama.cpp failed, 8 (check) match with notes,
-130 stopped by Ctrl-C, 143 by SIGTERM."""
+EXIT_CODES = (
+    "Exit codes: 0 done, 1 error, 2 wrong usage, 3 a model cannot be used, 4 tokenizers differ, 5 out of memory, "
+    "6 no GPU where one is required, 7 llama.cpp failed, 8 (check) match with notes, 130 stopped by Ctrl-C, "
+    "143 by SIGTERM."
+)
 
 app = typer.Typer(
     help="Speculative decoding for GGUF models: faster text, the same text.",
@@ -50,13 +53,10 @@ def main() -> None:
     except SpecdecError as error:
         if os.environ.get("SPECDEC_DEBUG"):
             raise
-        print(f"Error: {error}", file=sys.stderr)
+        # Parts of the words come from files.
+        print(printable(f"Error: {error}"), file=sys.stderr)
         if error.hint:
-            print(f"Hint: {error.hint}", file=sys.stderr)
+            print(printable(f"Hint: {error.hint}"), file=sys.stderr)
         sys.exit(error.exit_code)
-    except BrokenPipeError:
-        # Whoever read our output has gone; Python would complain again when it flushes stdout at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(141)
     except KeyboardInterrupt:
         sys.exit(130)

@@ -70,26 +70,32 @@ class Conversation:
         self._messages: list[Message] = [{"role": "system", "content": system}] if system else []
         self._text = ""
         self._ids: list[int] = []
+        self._question: Message = {}
+        self._asked: tuple[str, list[int]] = ("", [])
 
     def ask(self, content: str) -> list[int]:
-        """The ids of the whole conversation up to the point where the model answers `content`."""
-        self._messages.append({"role": "user", "content": content})
-        text = self._template.render(self._messages, add_generation_prompt=True)
+        """The ids of the whole conversation up to the point where the model answers `content`.
+
+        The question belongs to the conversation only once it is `answered`.
+        """
+        self._question = {"role": "user", "content": content}
+        text = self._template.render([*self._messages, self._question], add_generation_prompt=True)
         if self._text and text.startswith(self._text):
-            self._ids = self._ids + self._tokenize(text[len(self._text) :])
+            ids = self._ids + self._tokenize(text[len(self._text) :])
         else:
-            self._ids = self._tokenize_first(text)
-        self._text = text
-        return self._ids
+            ids = self._tokenize_first(text)
+        self._asked = text, ids
+        return ids
 
     def answered(self, ids: Sequence[int] | None, text: str) -> None:
-        """Take the model's reply into the conversation; `ids` without the token that ended it.
+        """Take question and reply into the conversation; `ids` without the token that ended it.
 
         None instead of ids means that they do not spell `text`: the next turn encodes all anew.
         """
-        self._messages.append({"role": "assistant", "content": text})
-        self._text = self._text + text if ids is not None else ""
-        self._ids = [*self._ids, *(ids or ())]
+        asked_text, asked_ids = self._asked
+        self._messages += [self._question, {"role": "assistant", "content": text}]
+        self._text = asked_text + text if ids is not None else ""
+        self._ids = [*asked_ids, *(ids or ())]
 
     def forget(self) -> None:
         """Begin anew, keeping the system message."""

@@ -29,7 +29,7 @@ def generate(
     """
     tokens = list(prompt)
     limit = target.n_ctx if max_tokens is None else min(target.n_ctx, len(tokens) + max_tokens)
-    full: FinishReason = "context" if limit == target.n_ctx else "length"
+    full: FinishReason = "context" if max_tokens is None or limit < len(tokens) + max_tokens else "length"
     off_reason: str | None = None
     is_first = True
     began = clock()

@@ -88,7 +88,10 @@ def read_preset(file: Path) -> Preset:
         data = yaml.safe_load(file.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise UsageError(f"The preset {file} cannot be read: {error}.", hint="Correct the file.") from error
-    preset: Preset = _build(Preset, {"name": file.stem, **_mapping(data, file, "")}, file, "")
+    given = _mapping(data, file, "")
+    if "name" in given:
+        raise UsageError(f"{file}: name is not a key of a preset.", hint="A preset is called as its file is.")
+    preset: Preset = _build(Preset, {"name": file.stem, **given}, file, "")
     return preset
 
 

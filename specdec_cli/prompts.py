@@ -1,5 +1,6 @@
 """Where the prompt comes from, and which ids it becomes."""
 
+import os
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
@@ -10,19 +11,33 @@ from specdec_cli.errors import UsageError
 from specdec_cli.llama.model import LlamaModel
 
 
-def prompt_text(prompt: str | None, file: Path | None, stdin: TextIO) -> str | None:
+def prompt_text(prompt: str | None, file: Path | None, stdin: TextIO | None) -> str | None:
     """The prompt: argument, file, or piped standard input; argument and file together are joined.
 
-    None means that a person sits at the terminal: chat. Raises UsageError for what cannot be read.
+    None means that a person sits at the terminal: chat. `stdin` is None in a process without one.
+    Raises UsageError for what cannot be read, and when there is nothing to read.
     """
+    if prompt is not None:
+        prompt = argument_text(prompt, "The prompt")
     if file is not None:
         text = _decode(_read_file(file), str(file))
-        return text if prompt is None else f"{prompt}\n\n{text}"
-    if prompt is not None:
-        return prompt
-    if stdin.isatty():
-        return None
-    return _decode(stdin.buffer.read(), "standard input")
+        prompt = text if prompt is None else f"{prompt}\n\n{text}"
+    if prompt is None and stdin is not None:
+        if stdin.isatty():
+            return None
+        prompt = _decode(stdin.buffer.read(), "Standard input")
+    if not prompt:
+        raise _empty()
+    return prompt
+
+
+def argument_text(text: str, name: str) -> str:
+    """An argument as UTF-8 has it, also where the locale could not read it. Raises UsageError."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # bytes that Python hid in surrogates
+        return _decode(os.fsencode(text), name)
+    return text
 
 
 def conversation(
@@ -50,13 +65,17 @@ def text_ids(model: LlamaModel, text: str) -> list[int]:
 def check_prompt(ids: list[int], n_ctx: int) -> list[int]:
     """Settle what llama.cpp would abort on: nothing to evaluate, or no room for an answer. Raises UsageError."""
     if not ids:
-        raise UsageError("The prompt is empty.", hint="Give some text, or pipe it in.")
+        raise _empty()
     if len(ids) >= n_ctx:
         raise UsageError(
             f"The prompt has {len(ids)} tokens and the context holds {n_ctx}, so there is no room for an answer.",
             hint="Use a larger --ctx or a shorter prompt.",
         )
     return ids
+
+
+def _empty() -> UsageError:
+    return UsageError("The prompt is empty.", hint="Give some text, or pipe it in.")
 
 
 def _read_file(file: Path) -> bytes:

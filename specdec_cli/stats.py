@@ -34,7 +34,6 @@ class RunStats:
     passes: int = 0
     drafted: int = 0
     accepted: int = 0
-    drafting_rounds: int = 0
     drafted_per_position: list[int] = field(default_factory=list)
     accepted_per_position: list[int] = field(default_factory=list)
     ttft_seconds: float | None = None
@@ -67,7 +66,6 @@ class RunStats:
     def _count_draft(self, round_: Round) -> None:
         if not round_.drafted:
             return
-        self.drafting_rounds += 1
         self.drafted += len(round_.drafted)
         self.accepted += round_.n_accepted
         missing = len(round_.drafted) - len(self.drafted_per_position)

@@ -95,6 +95,15 @@ def test_survivors_are_those_of_the_rules(row: NDArray[np.float32], k: int, top_
     assert got == (sorted(expected) if in_order_of_id else expected)
 
 
+@pytest.mark.parametrize("n", [256, 257, 300, 500, 2047, 2048, 2049, 5000])
+@pytest.mark.parametrize("top_p", [0.0999, 0.5001, 0.9501, 0.9999])
+def test_top_p_of_a_flat_row_takes_as_many_tokens_as_it_needs(n: int, top_p: float) -> None:
+    """Only a few hundred tokens are looked at first; when they do not make up top-p, more are."""
+    row = np.zeros(n, np.float32)
+
+    assert kept(row, dataclasses.replace(NO_CUT, top_p=top_p)) == list(range(math.ceil(n * top_p)))
+
+
 @settings(max_examples=200, deadline=None)
 @given(rows(), st.integers(1, 5000))
 def test_top_k_is_the_head_of_the_sorted_row(row: NDArray[np.float32], k: int) -> None:

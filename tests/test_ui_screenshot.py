@@ -18,7 +18,7 @@ def test_a_trace_becomes_an_svg(tmp_path: Path) -> None:
         {"type": "header", "header": asdict(HEADER)},
         {"type": "round", **asdict(a_round(0, drafted=0)), "spans": []},
         {"type": "round", **asdict(a_round(1)), "spans": spans},
-        {"type": "end"},
+        {"type": "end", "spans": []},
     ]
     trace, svg = tmp_path / "trace.jsonl", tmp_path / "run.svg"
     trace.write_text("".join(json.dumps(event) + "\n" for event in events))

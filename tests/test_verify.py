@@ -109,7 +109,7 @@ def test_the_noise_of_a_row_is_that_of_its_own_position() -> None:
 CUTS = [
     GREEDY,
     FULL,
-    SamplingParams(temperature=2.0, top_k=40),
+    SamplingParams(temperature=2.0, top_k=3),
     SamplingParams(temperature=2.0, top_k=0, top_p=0.99, min_p=0.0),
     SamplingParams(temperature=2.0, top_k=0, top_p=1.0, min_p=0.001),
 ]

@@ -6,12 +6,14 @@ from typing import Annotated
 
 import typer
 
+from specdec_cli.ui.clean import printable
+
 JsonOpt = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout and nothing else there.")]
 
 
 def say(text: str) -> None:
     """A note for the user: on stderr, so that stdout stays the model's."""
-    print(text, file=sys.stderr, flush=True)
+    print(printable(text), file=sys.stderr, flush=True)
 
 
 def quantize(source: Path, target: Path, file_type: str) -> None:

@@ -189,7 +189,7 @@ def run(
     from specdec_cli.llama.log import log as llama_log
     from specdec_cli.pairing import open_pair
     from specdec_cli.plan import PairRequest
-    from specdec_cli.prompts import conversation, prompt_text
+    from specdec_cli.prompts import argument_text, conversation, prompt_text
     from specdec_cli.resolve import resolve
     from specdec_cli.running import Limits, Writer
     from specdec_cli.trace import Trace
@@ -198,12 +198,18 @@ def run(
     text = prompt_text(prompt, file, sys.stdin)
     if as_json and text is None:
         raise UsageError("--json needs a prompt.", hint="Give one as argument, with -f, or through a pipe.")
+    system = None if system is None else argument_text(system, "--system")
     if log is not None:
-        llama_log.write_to(log)
+        try:
+            llama_log.write_to(log)
+        except OSError as error:
+            raise _cannot_write(log, error) from error
     abort = AbortFlag()
     with ExitStack() as stack:
         with _stoppable(abort):
             files = resolve(model, draft, quantize, say)
+            if system is None and not raw and files.preset is not None:
+                system = files.preset.system
             request = PairRequest(
                 target=files.target,
                 draft=files.draft,
@@ -255,7 +261,7 @@ def run(
         with _stoppable(abort):
             written = writer.write(ids)
         if as_json:
-            print(json.dumps(run_document(pair, written, settings), ensure_ascii=False))
+            print(json.dumps(run_document(pair, written, settings)))
         if written.answer.error is not None:
             raise written.answer.error
 
@@ -272,11 +278,20 @@ def _chat(writer: "Writer", talk: "Conversation | None", abort: "AbortFlag") -> 
         if text == "/new":
             talk.forget()
         elif text:
-            with _stoppable(abort):
-                error = writer.reply_to(talk, text).answer.error
-            if error is not None and error.exit_code != STOPPED_BY_CTRL_C:
-                raise error
-            abort.clear()
+            _turn(writer, talk, text, abort)
+
+
+def _turn(writer: "Writer", talk: "Conversation", text: str, abort: "AbortFlag") -> None:
+    """One question and its answer; a question that cannot be asked does not end the chat."""
+    try:
+        with _stoppable(abort):
+            error = writer.reply_to(talk, text).answer.error
+    except UsageError as unaskable:
+        say(f"{unaskable} Nothing was asked; /new begins anew.")
+        return
+    if error is not None and error.exit_code != STOPPED_BY_CTRL_C:
+        raise error
+    abort.clear()
 
 
 def _ask() -> str | None:
@@ -311,11 +326,16 @@ def _stoppable(abort: "AbortFlag") -> Iterator[None]:
 @contextmanager
 def _writable(path: Path) -> Iterator[TextIO]:
     try:
-        file = path.open("w", encoding="utf-8")
+        # In JSON, what backslashreplace writes for half a character is that half again.
+        file = path.open("w", encoding="utf-8", errors="backslashreplace")
     except OSError as error:
-        raise UsageError(f"{path} cannot be written: {error.strerror}.", hint="Check the folder.") from error
+        raise _cannot_write(path, error) from error
     with file:
         yield file
+
+
+def _cannot_write(path: Path, error: OSError) -> UsageError:
+    return UsageError(f"{path} cannot be written: {error.strerror}.", hint="Check the folder.")
 
 
 def _view_opener(plain: bool, as_json: bool) -> Callable[["Header"], "View"]:
@@ -348,8 +368,9 @@ def _layers(text: str, option: str) -> str:
 
 def _shares(text: str | None) -> tuple[float, ...]:
     try:
-        return tuple(float(part) for part in text.split(",")) if text else ()
-    except ValueError as error:
-        raise UsageError(
-            f"--tensor-split cannot be {text!r}.", hint="Give numbers with commas, such as 3,1."
-        ) from error
+        shares = tuple(float(part) for part in text.split(",")) if text else ()
+    except ValueError:
+        shares = (-1.0,)
+    if all(0 <= share < float("inf") for share in shares) and (any(shares) or not shares):
+        return shares
+    raise UsageError(f"--tensor-split cannot be {text!r}.", hint="Give numbers with commas, such as 3,1.")

@@ -28,7 +28,7 @@ class NgramDrafter:
     def propose(self, tokens: Sequence[int], k: int) -> Draft:
         self._index(list(tokens))
         start = self._follows.get(tuple(tokens[-self._match :]))
-        return Draft() if start is None else Draft(tuple(tokens[start : start + k]))
+        return Draft() if start is None else Draft(_copied(tokens, start, k))
 
     def _index(self, tokens: list[int]) -> None:
         """Enter every n-gram that has a successor; the last one of the text has none yet."""
@@ -40,3 +40,11 @@ class NgramDrafter:
             self.n_entered += 1
         self._n_indexed = len(tokens)
         self._seen = tokens
+
+
+def _copied(tokens: Sequence[int], start: int, k: int) -> tuple[int, ...]:
+    """`k` tokens from `start` on. Past the end of the text it goes on with its own copy: a loop repeats."""
+    copy = list(tokens[start : start + k])
+    while len(copy) < k:
+        copy.append(copy[len(copy) - (len(tokens) - start)])
+    return tuple(copy)

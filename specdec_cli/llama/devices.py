@@ -14,13 +14,11 @@ _GPU_TYPES = (1, 2)  # GGML_BACKEND_DEVICE_TYPE_GPU and _IGPU; RPC devices repor
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """A device that can hold layers. Memory in bytes; `handle` is llama.cpp's pointer."""
+    """A device that can hold layers. `handle` is llama.cpp's pointer."""
 
     name: str
-    description: str
     is_gpu: bool
     free_bytes: int
-    total_bytes: int
     handle: int
 
 
@@ -31,9 +29,8 @@ def _libraries() -> tuple[ctypes.CDLL, ctypes.CDLL]:
     registry.ggml_backend_dev_count.restype = ctypes.c_size_t
     registry.ggml_backend_dev_get.restype = ctypes.c_void_p
     registry.ggml_backend_dev_get.argtypes = [ctypes.c_size_t]
-    for name in ("ggml_backend_dev_name", "ggml_backend_dev_description"):
-        getattr(base, name).restype = ctypes.c_char_p
-        getattr(base, name).argtypes = [ctypes.c_void_p]
+    base.ggml_backend_dev_name.restype = ctypes.c_char_p
+    base.ggml_backend_dev_name.argtypes = [ctypes.c_void_p]
     base.ggml_backend_dev_type.argtypes = [ctypes.c_void_p]
     size_pointer = ctypes.POINTER(ctypes.c_size_t)
     base.ggml_backend_dev_memory.argtypes = [ctypes.c_void_p, size_pointer, size_pointer]
@@ -52,10 +49,8 @@ def all_devices() -> list[Device]:
         devices.append(
             Device(
                 name=base.ggml_backend_dev_name(handle).decode(),
-                description=base.ggml_backend_dev_description(handle).decode(),
                 is_gpu=base.ggml_backend_dev_type(handle) in _GPU_TYPES,
                 free_bytes=free.value,
-                total_bytes=total.value,
                 handle=handle,
             )
         )

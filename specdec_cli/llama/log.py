@@ -45,9 +45,7 @@ class LlamaLog:
 
     def add(self, level: int, text: str) -> None:
         """Take one message as llama.cpp gives it: with its line end, or a continuation of the last."""
-        if self._file is not None:
-            self._file.write(text)
-            self._file.flush()
+        self._write(text)
         line = text.rstrip("\n")
         if level == _CONTINUED and self._level != _DEBUG and self.lines:
             self.lines[-1] += line
@@ -58,6 +56,15 @@ class LlamaLog:
         self.lines.append(line)
         if self._level == _ERROR:
             self._errors.append(line)
+
+    def _write(self, text: str) -> None:
+        if self._file is None:
+            return
+        try:
+            self._file.write(text)
+            self._file.flush()
+        except OSError:  # a full disk: llama.cpp, which is calling, cannot be told
+            self._file = None
 
 
 log = LlamaLog()

@@ -1,13 +1,14 @@
 """A loaded GGUF model: its facts, its tokenizer, and the reasons why one does not load."""
 
 import ctypes
+import os
 import re
 from pathlib import Path
 from typing import Any, Self
 
 import llama_cpp
 
-from specdec_cli.errors import Interrupted, ModelError, OutOfMemory
+from specdec_cli.errors import Interrupted, ModelError, OutOfMemory, UsageError
 from specdec_cli.llama.abort import AbortFlag
 from specdec_cli.llama.devices import devices_named
 from specdec_cli.llama.log import capture_log, log
@@ -55,7 +56,7 @@ class LlamaModel:
         params.load_mode = _load_mode(settings)
         keep_alive = _set_devices(params, settings)
         keep_alive.append(_set_abort(params, abort))
-        model = llama_cpp.llama_model_load_from_file(str(settings.path).encode(), params)
+        model = llama_cpp.llama_model_load_from_file(os.fsencode(settings.path), params)
         del keep_alive
         if model:
             return model
@@ -194,15 +195,23 @@ class LlamaModel:
         return tuple(tokens[: n.value]) if tokens else ()
 
     def vocabulary(self) -> Vocabulary:
-        """The whole tokenizer as plain values; 0.25 s for 262,144 tokens."""
+        """The whole tokenizer as plain values; 0.25 s for 262,144 tokens. Raises ModelError."""
         vocab = self._vocab
         ids = range(self.n_vocab)
+        kind = _VOCABULARY_KINDS.get(llama_cpp.llama_vocab_type(vocab), "none")
+        attrs = tuple(llama_cpp.llama_vocab_get_attr(vocab, t) for t in ids)
+        if kind == "SPM" and not any(attr & llama_cpp.LLAMA_TOKEN_ATTR_BYTE for attr in attrs):
+            # llama.cpp ends the process when it meets a character that no token covers.
+            raise ModelError(
+                f"{self.path.name} has a tokenizer without byte tokens: llama.cpp cannot encode every text with it.",
+                hint="Convert the model again with a current llama.cpp, or use another.",
+            )
         return Vocabulary(
             name=self.path.name,
-            kind=_VOCABULARY_KINDS.get(llama_cpp.llama_vocab_type(vocab), "none"),
+            kind=kind,
             pre_tokenizer=self.metadata("tokenizer.ggml.pre"),
             texts=tuple(llama_cpp.llama_vocab_get_text(vocab, t) for t in ids),
-            attrs=tuple(llama_cpp.llama_vocab_get_attr(vocab, t) for t in ids),
+            attrs=attrs,
             bos=_id_or_none(llama_cpp.llama_vocab_bos(vocab)),
             eos=_id_or_none(llama_cpp.llama_vocab_eos(vocab)),
             eot=_id_or_none(llama_cpp.llama_vocab_eot(vocab)),
@@ -270,7 +279,13 @@ def _set_devices(params: Any, settings: ModelSettings) -> list[object]:
         params.devices = ctypes.cast(handles, ctypes.c_void_p)
         alive.append(handles)
     if settings.tensor_split:
-        split = (ctypes.c_float * llama_cpp.llama_max_devices())(*settings.tensor_split)
+        most = llama_cpp.llama_max_devices()
+        if len(settings.tensor_split) > most:
+            raise UsageError(
+                f"--tensor-split has {len(settings.tensor_split)} shares; llama.cpp knows at most {most} devices.",
+                hint="Give one number for each GPU.",
+            )
+        split = (ctypes.c_float * most)(*settings.tensor_split)
         params.tensor_split = split
         alive.append(split)
     return alive
@@ -297,7 +312,9 @@ def _load_error(path: Path) -> ModelError:
         )
     if "unknown model architecture" in reason:
         hint = "Update llama-cpp-python; if that does not help, llama.cpp does not know this model yet."
-    elif re.search(r"within the file|corrupt|truncat|failed to read|incomplete", reason):
+    elif re.search(r"tensor '.*' not found", reason):
+        hint = "The file has no weights (only a tokenizer), or not all of them; use the whole model."
+    elif re.search(r"within the file|corrupt|truncat|failed to read|incomplete|remaining file size", reason):
         hint = "The file seems to be cut short or damaged; fetch it again."
     else:
         hint = "Run again with --log FILE for all that llama.cpp says."

@@ -1,5 +1,6 @@
 """Copies of a model file in another number format, made by llama.cpp's own quantiser."""
 
+import os
 from pathlib import Path
 
 import llama_cpp
@@ -26,7 +27,7 @@ def quantize(source: Path, target: Path, file_type: str, *, threads: int) -> Non
     params.ftype = FILE_TYPES[file_type]
     params.allow_requantize = True
     params.nthread = threads
-    if llama_cpp.llama_model_quantize(str(source).encode(), str(target).encode(), params) != 0:
+    if llama_cpp.llama_model_quantize(os.fsencode(source), os.fsencode(target), params) != 0:
         raise ModelError(
             f"llama.cpp could not write {source.name} as {file_type}: {log.reason() or 'no reason given'}.",
             hint="Check free disk space and the source file.",

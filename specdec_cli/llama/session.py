@@ -8,7 +8,7 @@ from typing import Self
 import llama_cpp
 import numpy as np
 
-from specdec_cli.errors import DecodeFailed, Interrupted, OutOfMemory, SpecdecError, UsageError
+from specdec_cli.errors import DecodeFailed, Interrupted, ModelError, OutOfMemory, SpecdecError, UsageError
 from specdec_cli.llama.abort import AbortFlag
 from specdec_cli.llama.log import log
 from specdec_cli.llama.model import LlamaModel
@@ -208,6 +208,12 @@ def _open_context(model: LlamaModel, settings: ContextSettings, abort: AbortFlag
     context = llama_cpp.llama_init_from_model(model.handle, params)
     if not context:
         raise _context_error(model, settings)
+    if not llama_cpp.llama_get_memory(context):  # BERT and its kin: there is no sequence to continue
+        llama_cpp.llama_free(context)
+        raise ModelError(
+            f"{model.path.name} is an embedding model; it cannot write text token by token.",
+            hint="Use a decoder-only language model.",
+        )
     return context
 
 

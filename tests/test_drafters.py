@@ -1,0 +1,322 @@
+"""The drafters one by one: what they propose, when they stop, and what it costs."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from fakes import FakeClock, FakeLM, HashLM, TableLM
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from specdec_cli.draft_length import FixedLength
+from specdec_cli.drafters import DRAFTERS, DrafterParts
+from specdec_cli.drafters.model import ModelDrafter
+from specdec_cli.drafters.ngram import NgramDrafter
+from specdec_cli.drafters.none import NoDrafter
+from specdec_cli.engine import generate
+from specdec_cli.errors import DecodeFailed, Interrupted
+from specdec_cli.sampling import SamplingParams, probability
+from specdec_cli.types import Drafter, Logits, Round, Target
+from specdec_cli.verify import SharedNoise
+
+GREEDY = SamplingParams(temperature=0)
+WARM = SamplingParams(temperature=0.9)
+PROMPT = (1, 2, 3)
+
+
+def rule_for(lm: Target, params: SamplingParams = GREEDY, seed: int = 0) -> SharedNoise:
+    return SharedNoise(params, seed=seed, n_shared=lm.n_vocab)
+
+
+def run(
+    target: Target, drafter: Drafter, rule: SharedNoise, *, prompt: Sequence[int] = PROMPT, k: int = 4, n: int = 40
+) -> list[Round]:
+    return list(
+        generate(target, drafter, FixedLength(k), rule, prompt, max_tokens=n, ends=lambda _: False, clock=FakeClock())
+    )
+
+
+def emitted(rounds: Sequence[Round]) -> list[int]:
+    return [token for round_ in rounds for token in round_.tokens]
+
+
+# --- n-gram ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "k", "expected"),
+    [
+        ("", 4, ""),
+        ("abc", 4, ""),
+        ("abcd", 4, ""),
+        ("abcdabc", 4, "dabc"),
+        ("abcdabc", 2, "da"),
+        ("abcdabc", 1, "d"),
+        # Two tokens that agree are chance.
+        ("abcdxbc", 4, ""),
+        ("bcdxbc", 4, ""),
+        # The most recent occurrence wins, also one that overlaps with the end itself.
+        ("abcdabceabc", 1, "e"),
+        ("abceabcdabc", 1, "d"),
+        # Past the end of the text a loop goes on repeating itself.
+        ("aaaa", 4, "aaaa"),
+        ("aaaaaaaa", 4, "aaaa"),
+        ("abababab", 5, "ababa"),
+        # An n-gram at the very beginning counts, and the one at the end is not its own match.
+        ("abcabc", 8, "abcabcab"),
+        ("zzzabc", 9, ""),
+    ],
+)
+def test_ngram_by_hand(text: str, k: int, expected: str) -> None:
+    draft = NgramDrafter().propose([ord(c) for c in text], k)
+
+    assert "".join(map(chr, draft.tokens)) == expected
+    assert draft.off_reason is None
+
+
+def test_ngram_matches_as_many_tokens_as_it_is_told() -> None:
+    tokens = [ord(c) for c in "xabyabzab"]
+
+    assert NgramDrafter(match=2).propose(tokens, 1).tokens == (ord("z"),)
+    assert NgramDrafter(match=3).propose(tokens, 1).tokens == ()
+
+
+def search(tokens: Sequence[int], match: int, k: int) -> tuple[int, ...]:
+    """Look back for the last tokens, nearest first."""
+    tail = list(tokens[len(tokens) - match :])
+    for end in range(len(tokens) - 1, match - 1, -1):
+        if list(tokens[end - match : end]) == tail:
+            longer = list(tokens)
+            for i in range(k):
+                longer.append(longer[end + i])
+            return tuple(longer[len(tokens) :])
+    return ()
+
+
+@given(
+    st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=5), max_size=20),
+    st.integers(1, 4),
+    st.integers(1, 6),
+    st.integers(0, 20),
+)
+def test_the_index_answers_as_a_search_of_the_whole_text_would(
+    rounds: list[list[int]], match: int, k: int, n_first: int
+) -> None:
+    """Texts grow by rounds; now and then one is cut back, as when a chat turn is encoded anew."""
+    drafter, tokens = NgramDrafter(match), [0] * n_first
+    for i, round_ in enumerate(rounds):
+        tokens = [*(tokens[: len(tokens) // 2] if i % 7 == 6 else tokens), *round_]
+        expected = search(tokens, match, k) if len(tokens) >= match else ()
+        assert drafter.propose(tokens, k).tokens == expected
+
+
+def test_every_place_of_a_growing_text_is_entered_once() -> None:
+    """Reading the whole text again each round is what makes prompt lookup slow elsewhere."""
+    tokens = np.random.default_rng(0).integers(0, 4, size=500).tolist()
+    drafter = NgramDrafter()
+    for n in range(100, 501, 5):
+        drafter.propose(tokens[:n], 4)
+        drafter.propose(tokens[:n], 4)
+
+    assert drafter.n_entered == 500 - 3
+
+
+@pytest.mark.parametrize("other", ["xyz12345", "abcX", "abc", "abcdabc", "stuvwxyzstuvwxyzabc"])
+def test_another_text_is_read_from_its_beginning(other: str) -> None:
+    """What another conversation said must not be proposed in this one."""
+    drafter = NgramDrafter()
+    drafter.propose([ord(c) for c in "abcdefgabcdefgabc"], 4)
+    before = drafter.n_entered
+    tokens = [ord(c) for c in other]
+
+    assert drafter.propose(tokens, 4).tokens == search(tokens, 3, 4)
+    assert drafter.n_entered - before == max(len(other) - 3, 0)
+
+
+class CopyLM(FakeLM):
+    """Repeats what stood `period` tokens before: a task for which looking back is made."""
+
+    def __init__(self, period: int, n_vocab: int = 50) -> None:
+        super().__init__(n_vocab, seed=0)
+        self.period = period
+
+    def row(self, prefix: Sequence[int]) -> NDArray[np.float64]:
+        return np.where(np.arange(self.n_vocab) == prefix[-self.period], 9.0, 0.0)
+
+
+def test_ngram_copies_several_tokens_per_pass() -> None:
+    prompt = np.random.default_rng(1).permutation(50).tolist()
+    target = CopyLM(period=50)
+    rounds = run(target, NgramDrafter(), rule_for(target), prompt=[*prompt, *prompt[:5]], k=4, n=101)
+
+    assert len(rounds) == 1 + 100 / 5
+    assert all(r.n_accepted == len(r.drafted) == 4 for r in rounds[1:])
+
+
+# --- a model --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "params", [GREEDY, WARM, SamplingParams(temperature=1.5, top_k=5, top_p=0.8, min_p=0.1)], ids=str
+)
+def test_a_draft_is_what_the_draft_model_would_write_by_the_rule_of_the_target(params: SamplingParams) -> None:
+    """Same settings, same seed, same noise at the same place: that is why the two agree so often."""
+    lm = HashLM(50, seed=3)
+    rule = rule_for(lm, params, seed=12)
+    alone = emitted(run(HashLM(50, seed=3), NoDrafter(), rule, n=6))
+
+    assert ModelDrafter(lm, rule, frozenset()).propose(PROMPT, 6).tokens == tuple(alone)
+    assert lm.calls == lm.rows == 6, "one pass for each draft token and none for nothing"
+
+
+def test_a_draft_knows_what_must_not_be_chosen() -> None:
+    """A banned or a padding token would be rejected with all that follows."""
+    lm = TableLM(12, seed=0)
+    lm.table[:, [4, 9, 10, 11]] += 30
+    rule = SharedNoise(GREEDY, seed=0, n_shared=9, banned=[4])
+
+    drafted = ModelDrafter(lm, rule, frozenset()).propose(PROMPT, 8).tokens
+
+    assert len(drafted) == 8
+    assert set(drafted) <= set(range(9)) - {4}
+
+
+@pytest.mark.parametrize("at", range(5))
+def test_nothing_is_drafted_after_an_end_token(at: int) -> None:
+    lm = HashLM(200, seed=3)
+    rule = rule_for(lm)
+    whole = ModelDrafter(lm, rule, frozenset()).propose(PROMPT, 5).tokens
+    assert len(set(whole)) == 5
+    lm.calls = 0
+
+    ending = ModelDrafter(lm, rule, frozenset({whole[at], 199})).propose(PROMPT, 5)
+
+    assert ending.tokens == whole[: at + 1]
+    assert lm.calls == at + 1
+
+
+def test_a_draft_stops_before_a_token_that_it_does_not_believe_in() -> None:
+    lm = HashLM(20, seed=5)
+    rule = rule_for(lm, WARM)
+    whole = ModelDrafter(lm, rule, frozenset()).propose(PROMPT, 12).tokens
+    chances = [probability(np.float32(lm.row([*PROMPT, *whole[:i]])), token) for i, token in enumerate(whole)]
+    lowest = sorted(chances)
+
+    for p_min in (0.0, *(chance * 0.999 for chance in lowest), 1.0):
+        below = [i for i, chance in enumerate(chances) if chance < p_min]
+        expected = whole[: below[0]] if below else whole
+        assert ModelDrafter(lm, rule, frozenset(), p_min=p_min).propose(PROMPT, 12).tokens == expected
+
+
+def test_p_min_counts_in_what_may_be_chosen() -> None:
+    """A banned token's share is not missing from the others."""
+    lm = TableLM(4, seed=0)
+    lm.table[:] = np.log([0.9, 0.08, 0.01, 0.01])
+    rule = SharedNoise(GREEDY, seed=0, n_shared=4, banned=[0])
+
+    assert ModelDrafter(lm, rule, frozenset(), p_min=0.75).propose(PROMPT, 2).tokens == (1, 1)
+    assert ModelDrafter(lm, rule, frozenset(), p_min=0.85).propose(PROMPT, 2).tokens == ()
+
+
+@pytest.mark.parametrize("params", [GREEDY, WARM], ids=str)
+def test_p_min_does_not_change_the_text(params: SamplingParams) -> None:
+    rule = rule_for(TableLM(20, seed=0), params)
+    texts = [
+        emitted(run(TableLM(20, seed=0), ModelDrafter(TableLM(20, seed=1), rule, frozenset(), p_min=p_min), rule))
+        for p_min in (0.0, 0.3, 0.9)
+    ]
+
+    assert texts[0] == texts[1] == texts[2]
+
+
+def test_a_full_context_of_the_draft_is_said_and_the_run_goes_on() -> None:
+    target, draft = HashLM(50, seed=3, n_ctx=64), HashLM(50, seed=3, n_ctx=20)
+    rule = rule_for(target, WARM)
+    rounds = run(target, ModelDrafter(draft, rule, frozenset()), rule, k=4, n=50)
+
+    assert emitted(rounds) == emitted(run(HashLM(50, seed=3), NoDrafter(), rule, n=50))
+    n_before = [len(PROMPT) + len(emitted(rounds[:i])) for i in range(len(rounds))]
+    for round_, n in zip(rounds[1:], n_before[1:], strict=True):
+        # A list of n_ctx tokens still fits, and gives one token more.
+        assert len(round_.drafted) == max(min(4, 20 - n + 1), 0)
+        assert round_.off_reason == (None if n <= 20 else "the draft's context of 20 tokens is full (--ctx-draft)")
+    assert rounds[-1].off_reason is not None
+
+
+def test_a_new_conversation_fits_the_draft_again() -> None:
+    rule = rule_for(TableLM(20, seed=0))
+    drafter = ModelDrafter(TableLM(20, seed=0, n_ctx=10), rule, frozenset())
+
+    assert drafter.propose([1] * 11, 3).off_reason is not None
+    assert len(drafter.propose([1] * 4, 3).tokens) == 3
+
+
+class BrokenLM(TableLM):
+    """Fails at one call, and works before and after."""
+
+    def __init__(self, fails_at: int, error: Exception) -> None:
+        super().__init__(20, seed=1)
+        self.fails_at = fails_at
+        self.error = error
+
+    def score(self, tokens: Sequence[int], n_last: int) -> Logits:
+        if self.calls == self.fails_at:
+            self.calls += 1
+            raise self.error
+        return super().score(tokens, n_last)
+
+
+@pytest.mark.parametrize("fails_at", [0, 1, 2, 7])
+def test_a_draft_model_that_fails_does_not_end_the_run(fails_at: int) -> None:
+    target, draft = TableLM(20, seed=0), BrokenLM(fails_at, DecodeFailed("status -3"))
+    rule = rule_for(target, WARM)
+    rounds = run(target, ModelDrafter(draft, rule, frozenset()), rule, k=3)
+
+    assert emitted(rounds) == emitted(run(TableLM(20, seed=0), NoDrafter(), rule))
+    failed = 1 + fails_at // 3
+    assert [r.off_reason for r in rounds[:failed]] == [None] * failed
+    assert {r.off_reason for r in rounds[failed:]} == {"the draft model failed: status -3"}
+    assert not any(r.drafted for r in rounds[failed:])
+    assert draft.calls == fails_at + 1, "it is not asked again"
+
+
+def test_rows_that_are_not_numbers_are_a_failure_of_the_draft() -> None:
+    draft = TableLM(20, seed=1)
+    draft.table[:] = np.nan
+    rule = rule_for(draft, WARM)
+
+    assert ModelDrafter(draft, rule, frozenset()).propose(PROMPT, 3).off_reason is not None
+
+
+def test_ctrl_c_in_the_draft_model_is_ctrl_c() -> None:
+    draft = BrokenLM(1, Interrupted(2))
+
+    with pytest.raises(Interrupted):
+        ModelDrafter(draft, rule_for(draft), frozenset()).propose(PROMPT, 3)
+
+
+# --- the table ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", DRAFTERS)
+def test_a_drafter_is_found_under_the_name_that_it_shows(name: str) -> None:
+    lm = TableLM(20, seed=0)
+    parts = DrafterParts(rule_for(lm), frozenset(), 0.0, lambda: lm)
+
+    assert DRAFTERS[name](parts).name == name
+
+
+def test_only_the_model_drafter_opens_a_session() -> None:
+    def no_session() -> Target:
+        raise AssertionError("a model was loaded for nothing")
+
+    lm = TableLM(20, seed=0)
+    for name in DRAFTERS.keys() - {"model"}:
+        DRAFTERS[name](DrafterParts(rule_for(lm), frozenset(), 0.0, no_session))
+
+
+def test_no_drafter_says_why() -> None:
+    assert NoDrafter().propose([1], 4).off_reason == "--draft none"
+    assert NoDrafter("recurrent").propose([1], 4).off_reason == "recurrent"
+    assert NoDrafter().propose([1], 4).tokens == ()
