@@ -5,10 +5,12 @@ import os
 import signal
 import sys
 
-_SHOW_CURSOR = b"\x1b[?25h"
+# The death may have come in the middle of a frame: everything that one switches, and the panel below.
+_RESTORE = b"\r\n\x1b[?2026l\x1b[?7h\x1b[0m\x1b[J\x1b[?25h"
 _LAST_WORDS = (
-    b"\r\nspecdec ended without a chance to clean up: a fault in native code, or it was killed (out of memory?).\r\n"
-    b"The text above is what there was. Run again with --log FILE to see what llama.cpp said last.\r\n"
+    b"specdec ended without a chance to clean up: a fault in native code, or it was\r\n"
+    b"killed (out of memory?). The text above is what there was.\r\n"
+    b"Run again with --log FILE to see what llama.cpp said last.\r\n"
 )
 
 
@@ -40,6 +42,6 @@ def _wait_for_goodbye(reader: int) -> None:
         signal.signal(number, signal.SIG_IGN)
     try:
         if not os.read(reader, 3):
-            os.write(sys.stderr.fileno(), _SHOW_CURSOR + _LAST_WORDS)
+            os.write(sys.stderr.fileno(), _RESTORE + _LAST_WORDS)
     finally:
         os._exit(0)

@@ -8,6 +8,17 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any, Self
 
+from specdec_cli.errors import Interrupted
+
+
+def raise_on_sigterm() -> None:
+    """Let SIGTERM end the process as an error does: everything is closed, the exit code is 143."""
+    signal.signal(signal.SIGTERM, _raise)
+
+
+def _raise(number: int, _frame: FrameType | None) -> None:
+    raise Interrupted(number)
+
 
 class SignalWatch:
     """While active, SIGINT and SIGTERM call `on_signal(number)` from a small thread.

@@ -178,9 +178,21 @@ def _gpu_layers(
     if draft_facts is not None:
         draft_need = _need(draft_facts, contexts[1])
         draft_layers = _layers(request.gpu_layers_draft, draft_facts, draft_need, free)
-        share = draft_facts.n_offloadable if draft_layers < 0 else min(draft_layers, draft_facts.n_offloadable)
-        free -= draft_need * share // draft_facts.n_offloadable
-    return _layers(request.gpu_layers, facts, _need(facts, contexts[0]), free), draft_layers
+        free -= _share(draft_layers, draft_facts, draft_need)
+    need = _need(facts, contexts[0])
+    layers = _layers(request.gpu_layers, facts, need, free)
+    if _share(layers, facts, need) > free:
+        say(
+            f"The layers asked for need about {_share(layers, facts, need) / 1e9:.1f} GB of GPU memory and "
+            f"{max(free, 0) / 1e9:.1f} GB are free; --ngl auto, a smaller --ctx or --kv q8_0 helps."
+        )
+    return layers, draft_layers
+
+
+def _share(layers: int, facts: ModelFacts, needed: int) -> int:
+    """Bytes of `needed` that go along with `layers`; -1 is all."""
+    count = facts.n_offloadable if layers < 0 else min(layers, facts.n_offloadable)
+    return needed * count // facts.n_offloadable
 
 
 def _need(facts: ModelFacts, context: ContextSettings) -> int:

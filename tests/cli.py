@@ -1,11 +1,14 @@
 """The command line as its users have it: a process of its own, real exit codes, real streams."""
 
+import io
 import json
 import os
 import resource
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -13,6 +16,8 @@ from typing import Any
 
 import numpy as np
 from planted import BYTES, UNK, Chain, Vocab, disturbed, make_vocab, random_chain, write_planted, write_tiny_mamba
+
+from specdec_cli import app
 
 COMMAND = (sys.executable, "-m", "specdec_cli")
 CALM = {"OMP_WAIT_POLICY": "PASSIVE"}
@@ -26,8 +31,8 @@ HEADS = 5
 VOCAB = make_vocab(N_VOCAB)
 
 TEMPLATE = (
-    "{{ bos_token }}{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}"
-    "{% if add_generation_prompt %}assistant:"
+    "{{ bos_token }}{% for message in messages %}{{ message.role }}:{{ message.content }}"
+    "{{ eos_token if message.role == 'assistant' }}\n{% endfor %}{% if add_generation_prompt %}assistant:"
     "{% if enable_thinking is defined %}{{ '+' if enable_thinking else '-' }}{% endif %}{% endif %}"
 )
 """A chat template that shows in the ids whether --think or --no-think was given."""
@@ -78,6 +83,22 @@ def specdec(
 
 def _text(argument: object) -> str | bytes:
     return argument if isinstance(argument, bytes) else str(argument)
+
+
+def refusal(*arguments: object) -> Done:
+    """The same inside this process, which is five times as fast: for what ends before a token is written."""
+    out, err = io.StringIO(), io.StringIO()
+    argv, sys.argv = sys.argv, ["specdec", *map(str, arguments)]
+    handler = signal.getsignal(signal.SIGTERM)
+    try:
+        with redirect_stdout(out), redirect_stderr(err):
+            app.main()
+    except SystemExit as end:
+        return Done(int(end.code or 0), out.getvalue(), err.getvalue())
+    finally:
+        sys.argv = argv
+        signal.signal(signal.SIGTERM, handler)
+    raise AssertionError("main always ends with an exit code")
 
 
 def run_json(*arguments: object, **kwargs: Any) -> Done:

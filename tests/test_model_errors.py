@@ -217,8 +217,8 @@ def test_loading_can_be_stopped(tmp_path: Path) -> None:
 
 
 def test_a_failure_is_not_explained_by_an_earlier_one(tmp_path: Path) -> None:
-    good = write_planted(tmp_path / "good.gguf", random_chain(64, 0)).read_bytes()
-    for name in ("arch.gguf", "cut3000.gguf"):
+    good = write_planted(tmp_path / "good.gguf", random_chain(320, 0)).read_bytes()
+    for name in ("arch.gguf", "cut9000.gguf"):
         (tmp_path / name).write_bytes(damaged(good)[name])
         with pytest.raises(ModelError) as caught:
             read_header(tmp_path / name)

@@ -1,5 +1,6 @@
 """specdec run: open the pair, follow the rounds, show them."""
 
+import io
 import json
 import os
 import secrets
@@ -185,6 +186,7 @@ def run(
     """
     from specdec_cli.document import plain as plain_values
     from specdec_cli.document import run_document
+    from specdec_cli.interrupt import raise_on_sigterm
     from specdec_cli.llama.abort import AbortFlag
     from specdec_cli.llama.log import log as llama_log
     from specdec_cli.pairing import open_pair
@@ -195,6 +197,7 @@ def run(
     from specdec_cli.trace import Trace
 
     guard_terminal()
+    raise_on_sigterm()
     text = prompt_text(prompt, file, sys.stdin)
     if as_json and text is None:
         raise UsageError("--json needs a prompt.", hint="Give one as argument, with -f, or through a pipe.")
@@ -273,6 +276,8 @@ def _chat(writer: "Writer", talk: "Conversation | None", abort: "AbortFlag") -> 
             "This model has no chat template, so there is nothing to chat with.",
             hint="Give a PROMPT to continue, or another model.",
         )
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        sys.stdin.reconfigure(errors="replace")  # a byte that is no text must not end the chat
     say("Chat: /new begins anew, Ctrl-C stops an answer, Ctrl-D ends the chat.")
     while (text := _ask()) is not None:
         if text == "/new":
@@ -298,11 +303,18 @@ def _ask() -> str | None:
     """A line from the user; None at the end of input."""
     with suppress(ImportError):
         import readline  # noqa: F401  (line editing and history for input())
+    question = "> "
+    if not sys.stdout.isatty():  # input() would write it among the answers
+        print(question, end="", file=sys.stderr, flush=True)
+        question = ""
     try:
-        return input("> ").strip()
+        return input(question).strip()
     except EOFError:
         print(file=sys.stderr)
         return None
+    except KeyboardInterrupt:
+        print(file=sys.stderr)
+        raise
 
 
 def _raw_ids(pair: "Pair", text: str, system: str | None, raw: bool) -> list[int]:

@@ -1,6 +1,7 @@
 """The devices that llama.cpp sees, their free memory, and devices of other machines over RPC."""
 
 import ctypes
+import socket
 from dataclasses import dataclass
 from functools import cache
 
@@ -80,7 +81,7 @@ def built_for_gpu() -> bool:
 
 
 def add_rpc_server(endpoint: str) -> None:
-    """Make the devices of an RPC server (`host:port`) usable here. Raises ModelError."""
+    """Make the devices of an RPC server (`host:port`) usable here. Raises ModelError, UsageError."""
     registry, _ = _libraries()
     try:
         rpc = _ctypes_extensions.load_shared_library("ggml-rpc", _ggml.libggml_base_path)
@@ -90,10 +91,25 @@ def add_rpc_server(endpoint: str) -> None:
             hint='Reinstall it: CMAKE_ARGS="-DGGML_RPC=ON" pip install --force-reinstall --no-cache-dir '
             "--no-binary llama-cpp-python llama-cpp-python",
         ) from error
+    _check_it_answers(endpoint)
     rpc.ggml_backend_rpc_add_server.restype = ctypes.c_void_p
     rpc.ggml_backend_rpc_add_server.argtypes = [ctypes.c_char_p]
     registry.ggml_backend_register.argtypes = [ctypes.c_void_p]
     server = rpc.ggml_backend_rpc_add_server(endpoint.encode())
     if not server:
-        raise ModelError(f"No RPC server answers at {endpoint}.", hint="Start it there and check host and port.")
+        raise ModelError(f"The RPC server at {endpoint} has no devices.", hint="Start it with a device.")
     registry.ggml_backend_register(server)
+
+
+def _check_it_answers(endpoint: str) -> None:
+    """llama.cpp ends the process when nobody answers."""
+    host, _, port = endpoint.rpartition(":")
+    if not host or not port.isdigit():
+        raise UsageError(f"--rpc cannot be {endpoint!r}.", hint="Give host:port, such as 192.168.0.2:50052.")
+    try:
+        socket.create_connection((host, int(port)), timeout=5).close()
+    except (OSError, OverflowError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise ModelError(
+            f"No RPC server answers at {endpoint}: {reason}.", hint="Start it there and check host and port."
+        ) from error

@@ -1,0 +1,154 @@
+"""Who may import whom: the table is the architecture, and it is exact.
+
+A new import is a new entry here, or a mistake.
+"""
+
+import ast
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent / "specdec_cli"
+
+IMPORTS = {
+    "errors": "",
+    "vocabulary": "",
+    "machine": "",
+    "guard": "",
+    "text": "",
+    "interrupt": "errors",
+    "types": "numpy",
+    "noise": "numpy",
+    "folders": "",
+    "settings": "errors",
+    "memory": "settings",
+    "sampling": "errors numpy",
+    "verify": "noise sampling types numpy",
+    "stats": "types",
+    "draft_length": "types",
+    "engine": "draft_length types verify",
+    "drafters": "errors sampling types verify",
+    "vocab_check": "errors vocabulary",
+    "chat": "errors jinja2",
+    "presets": "errors folders sampling yaml",
+    "derive": "errors presets",
+    "resolve": "derive errors folders presets",
+    "advice": "memory stats",
+    "llama": "errors memory settings stats types vocabulary llama_cpp numpy",
+    "plan": "advice errors llama.devices llama.model machine memory sampling settings vocab_check",
+    "pairing": "drafters drafters.none errors llama.abort llama.devices llama.model llama.session memory plan settings "
+    "types verify",
+    "prompts": "chat errors llama.model",
+    "ui": "stats types vocab_check vocabulary rich",
+    "trace": "stats types ui.view",
+    "answer": "advice errors stats text trace types ui.view",
+    "running": "answer chat draft_length engine pairing prompts stats text trace ui.view",
+    "document": "llama.build pairing running trace numpy",
+    "commands": "chat document errors guard interrupt llama.abort llama.log llama.model llama.quantize machine pairing "
+    "plan presets prompts resolve running sampling trace ui.check_report ui.clean ui.make ui.silent ui.terminal "
+    "ui.view vocab_check vocabulary typer",
+    "app": "commands.check commands.run errors ui.clean typer",
+    "__main__": "app",
+    "__init__": "",
+}
+"""By module or folder: what it imports, besides the standard library and its own folder."""
+
+DOORS = {"llama_cpp": {"llama"}, "rich": {"ui"}, "typer": {"commands", "app"}, "jinja2": {"chat"}, "yaml": {"presets"}}
+
+CORE = ("engine", "verify", "sampling", "noise", "drafters", "draft_length", "stats", "text", "types")
+OUTSIDE = {"llama", "ui", "presets", "commands", "app", "chat", "trace", "running", "pairing"}
+
+
+def imports(path: Path) -> Iterator[str]:
+    """Full names of the modules that a file imports anywhere, also inside functions and for type checkers."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path} has a relative import"
+            yield from (_module_of(node.module or "", alias.name) for alias in node.names)
+
+
+def _module_of(module: str, name: str) -> str:
+    """`from a import b` imports the module a.b if there is one."""
+    place = ROOT.parent / module.replace(".", "/") / name
+    return f"{module}.{name}" if place.is_dir() or place.with_suffix(".py").exists() else module
+
+
+def row_of(module: str) -> str:
+    return module.split(".")[0]
+
+
+def files(row: str) -> list[Path]:
+    return sorted((ROOT / row).glob("*.py")) if (ROOT / row).is_dir() else [ROOT / f"{row}.py"]
+
+
+def used(row: str) -> set[str]:
+    """As the table has it: our own modules without our name, of others the package."""
+    found = {name for path in files(row) for name in imports(path)} - {ROOT.name}
+    ours = {name.removeprefix(f"{ROOT.name}.") for name in found if name.startswith(f"{ROOT.name}.")}
+    others = {name.split(".")[0] for name in found} - {ROOT.name} - sys.stdlib_module_names
+    return {name for name in ours if row_of(name) != row} | others
+
+
+def test_every_module_has_its_row() -> None:
+    found = {path.stem if path.suffix == ".py" else path.name for path in ROOT.iterdir() if path.name != "py.typed"}
+    assert found - {"__pycache__"} == set(IMPORTS)
+
+
+@pytest.mark.parametrize("row", IMPORTS)
+def test_a_module_imports_what_its_row_says(row: str) -> None:
+    assert used(row) == set(IMPORTS[row].split())
+
+
+def test_nothing_imports_a_row_below_its_own() -> None:
+    order = list(IMPORTS)
+    upwards = {
+        (row, name)
+        for row in IMPORTS
+        for name in IMPORTS[row].split()
+        if row_of(name) in IMPORTS and order.index(row_of(name)) > order.index(row)
+    }
+    assert upwards == set()
+
+
+@pytest.mark.parametrize("package", DOORS)
+def test_each_package_has_one_door(package: str) -> None:
+    assert {row for row in IMPORTS if package in used(row)} == DOORS[package]
+
+
+@pytest.mark.parametrize("row", CORE)
+def test_the_core_knows_neither_llama_cpp_nor_the_screen_nor_presets(row: str) -> None:
+    """By whatever way round."""
+    reached, waiting = set(), {row}
+    while waiting:
+        module = waiting.pop()
+        reached.add(module)
+        waiting |= {row_of(name) for name in used(module) if row_of(name) in IMPORTS} - reached
+    assert reached & OUTSIDE == set()
+
+
+HEAVY = ("llama_cpp", "huggingface_hub", "numpy")
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["run", "--help"], ["check", "--help"], ["--version"]])
+def test_help_loads_nothing_heavy(arguments: list[str]) -> None:
+    code = f"""
+import json, sys, time
+began = time.perf_counter()
+from specdec_cli.app import main
+sys.argv = ["specdec", *{arguments!r}]
+try:
+    main()
+except SystemExit as end:
+    loaded = [name for name in {HEAVY!r} if name in sys.modules]
+    print(json.dumps([end.code, loaded, time.perf_counter() - began]))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    exit_code, loaded, seconds = json.loads(done.stdout.splitlines()[-1])
+    print(f"specdec {' '.join(arguments)}: {seconds:.2f} s")
+    assert (exit_code or 0, loaded) == (0, [])
