@@ -1,5 +1,6 @@
 """The command line: commands are registered here, errors become words and exit codes here."""
 
+import errno
 import os
 import sys
 from typing import Annotated
@@ -58,5 +59,12 @@ def main() -> None:
         if error.hint:
             print(printable(f"Hint: {error.hint}"), file=sys.stderr)
         sys.exit(error.exit_code)
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        print(
+            "Error: There is no space left for the output.\nHint: Free some, or write to another disk.", file=sys.stderr
+        )
+        sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(130)

@@ -114,10 +114,11 @@ def _contexts(
     """Settings of both contexts: the draft's follow the target's unless asked otherwise."""
     n_ctx = _context_length(request.n_ctx, DEFAULT_CONTEXT, facts, "the target", say)
     threads = _threads(request.threads, usable_cores(), say)
+    n_batch = min(request.n_batch, n_ctx)
     target = ContextSettings(
         n_ctx=n_ctx,
-        n_batch=request.n_batch,
-        n_ubatch=request.n_ubatch or request.n_batch,
+        n_batch=n_batch,
+        n_ubatch=n_batch if request.n_ubatch is None else min(request.n_ubatch, n_ctx),
         threads=threads,
         cache_type=request.cache_type,
         flash_attention=request.flash_attention,

@@ -50,16 +50,26 @@ def conversation(
     options = {} if thinking is None else {"enable_thinking": thinking}
     template = ChatTemplate(source, bos_text=model.bos_text, eos_text=model.eos_text, now=now, options=options)
 
-    def more_ids(text: str) -> list[int]:
-        return model.tokenize(text, add_special=False, parse_special=True)
-
-    return Conversation(template, lambda text: text_ids(model, text), more_ids, system=system)
+    return Conversation(template, lambda text: text_ids(model, text), lambda text: more_ids(model, text), system=system)
 
 
 def text_ids(model: LlamaModel, text: str) -> list[int]:
     """Ids of a whole text. One that writes BOS itself does not get another one from the tokenizer."""
     has_bos = bool(model.bos_text) and text.startswith(model.bos_text)
     return model.tokenize(text, add_special=not has_bos, parse_special=True)
+
+
+def more_ids(model: LlamaModel, text: str) -> list[int]:
+    """Ids of a text that goes on after another one.
+
+    Some tokenizers (SPM) put a space before whatever they are given. Given after a line end, which
+    is then taken away again, the text gets none.
+    """
+    before = model.tokenize("\n", add_special=False, parse_special=True)
+    ids = model.tokenize("\n" + text, add_special=False, parse_special=True)
+    if ids[: len(before)] == before:
+        return ids[len(before) :]
+    return model.tokenize(text, add_special=False, parse_special=True)
 
 
 def check_prompt(ids: list[int], n_ctx: int) -> list[int]:

@@ -5,6 +5,9 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+# Before anything loads llama.cpp: threads that wait must not spin, or two test runs on one machine starve each other.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
 import pytest
 import real_models
 from planted import PlantedPair, write_pair

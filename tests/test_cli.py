@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from cli import Models, refusal, specdec
+from cli import Models, inside, specdec
 
 from specdec_cli import __version__, app
 from specdec_cli.errors import (
@@ -92,7 +92,7 @@ def test_no_arguments_show_the_help() -> None:
     ],
 )
 def test_wrong_usage(arguments: tuple[str, ...], words: str) -> None:
-    done = refusal(*arguments)
+    done = inside(*arguments)
     assert (done.code, done.out) == (2, "")
     assert words in done.err
     assert "Traceback" not in done.err

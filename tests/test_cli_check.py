@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from cli import Models, refusal, specdec
+from cli import Models, inside, specdec
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +82,7 @@ def test_file_that_is_missing_or_no_model(models: Models, tmp_path: Path, side: 
     for path, words in ((tmp_path / "gone.gguf", "There is no file"), (page, "is not a GGUF file")):
         pair = [models.ring, models.ring]
         pair[side] = path
-        done = refusal("check", *pair)
+        done = inside("check", *pair)
         assert (done.code, done.out) == (3, "")
         assert words in done.err
 
@@ -104,6 +104,6 @@ def test_preset_brings_its_draft(models: Models, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("draft", [(), ("ngram",), ("none",)])
 def test_nothing_to_compare_with(models: Models, draft: tuple[str, ...]) -> None:
-    done = refusal("check", models.ring, *draft)
+    done = inside("check", models.ring, *draft)
     assert (done.code, done.out) == (2, "")
     assert "There is no draft to compare with." in done.err

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from cli import HEADS, VOCAB, Models, refusal, ring, run_json, specdec, unknown_architecture, word
+from cli import HEADS, VOCAB, Models, inside, json_inside, ring, run_json, specdec, unknown_architecture, word
 from planted import write_planted
 
 from specdec_cli.machine import usable_cores
@@ -18,9 +18,9 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
 
 @pytest.fixture(scope="module", autouse=True)
 def no_gpu() -> None:
-    from specdec_cli.llama.devices import gpu_devices
+    from specdec_cli.llama.devices import built_for_gpu, gpu_devices
 
-    if gpu_devices():
+    if built_for_gpu() or gpu_devices():
         pytest.skip("the answers are those of a build and a machine without a GPU")
 
 
@@ -29,7 +29,7 @@ def no_gpu() -> None:
 
 @pytest.mark.parametrize(("ctx", "n_ctx"), [((), 512), (("--ctx", 0), 512), (("--ctx", 100), 100)])
 def test_context_of_both_models(models: Models, ctx: tuple[object, ...], n_ctx: int) -> None:
-    done = run_json(models.ring, "a b", "-n", 1, *ctx, "--draft", models.ring_draft)
+    done = json_inside(models.ring, "a b", "-n", 1, *ctx, "--draft", models.ring_draft)
     assert [done.document["models"][m]["n_ctx"] for m in ("target", "draft")] == [n_ctx, n_ctx]
     assert "The context of" not in done.err
 
@@ -41,7 +41,7 @@ def test_context_stays_within_what_the_model_was_trained_for(models: Models) -> 
 
 
 def test_default_context_is_4096(models: Models) -> None:
-    assert run_json(models.endless, "a b", "-n", 1).document["models"]["target"]["n_ctx"] == 4096
+    assert json_inside(models.endless, "a b", "-n", 1).document["models"]["target"]["n_ctx"] == 4096
 
 
 @pytest.mark.parametrize("batch", [("--batch", 5), ("--batch", 64, "--ubatch", 5)])
@@ -49,7 +49,7 @@ def test_prompt_longer_than_a_batch(models: Models, batch: tuple[object, ...]) -
     """5 tokens in a pass: prompts of 5, 6 and 23 tokens come in one piece and several, to both models."""
     for n in (4, 5, 22):
         prompt = " ".join("abcde"[i % 5] for i in range(n))
-        document = run_json(models.ring, prompt, "-n", 6, *batch, "--draft", models.ring_draft).document
+        document = json_inside(models.ring, prompt, "-n", 6, *batch, "--draft", models.ring_draft).document
         assert document["prompt_tokens"] == n + 1
         assert document["settings"]["n_batch"] == batch[1]
         assert document["text"] == "".join(f" {'abcde'[i % 5]}" for i in range(n, n + 6))
@@ -66,7 +66,7 @@ def test_prompt_longer_than_a_batch(models: Models, batch: tuple[object, ...]) -
     ],
 )
 def test_sizes_that_do_not_fit_are_refused(models: Models, flags: tuple[object, ...], words: str) -> None:
-    done = refusal("run", models.ring, "a b", *flags)
+    done = inside("run", models.ring, "a b", *flags)
     assert (done.code, done.out) == (2, "")
     assert words in done.err
 
@@ -76,20 +76,20 @@ def test_sizes_that_do_not_fit_are_refused(models: Models, flags: tuple[object, 
 
 def test_cache_types(models: Models) -> None:
     def cache_bytes(*flags: object) -> list[int]:
-        done = run_json(models.ring, "a b", "-n", 4, *flags, "--draft", models.ring_draft)
+        done = json_inside(models.ring, "a b", "-n", 4, *flags, "--draft", models.ring_draft)
         assert done.document["text"] == TEXT
         assert ("often halves acceptance" in done.err) == ("q4_0" in flags)
         return [done.document["models"][m]["cache_bytes"] for m in ("target", "draft")]
 
     target, draft = cache_bytes()
-    assert cache_bytes("--kv", "q8_0") == [pytest.approx(target * 34 / 64, rel=0.05), draft]
-    assert cache_bytes("--kv-draft", "q4_0") == [target, pytest.approx(draft * 18 / 64, rel=0.05)]
-    assert cache_bytes("--kv", "f32", "--kv-draft", "f32") == pytest.approx([2 * target, 2 * draft], rel=0.05)
+    smaller = [pytest.approx(target * 34 / 64, rel=0.05), pytest.approx(draft * 18 / 64, rel=0.05)]
+    assert cache_bytes("--kv", "q8_0", "--kv-draft", "q4_0") == smaller
+    assert cache_bytes("--kv", "f32") == [pytest.approx(2 * target, rel=0.05), draft]
 
 
 @pytest.mark.parametrize("option", ["--kv", "--kv-draft"])
 def test_cache_type_that_does_not_exist(models: Models, option: str) -> None:
-    done = refusal("run", models.ring, "a b", "-n", 4, option, "q9_9", "--draft", models.ring_draft)
+    done = inside("run", models.ring, "a b", "-n", 4, option, "q9_9", "--draft", models.ring_draft)
     assert (done.code, done.out) == (2, "")
     assert "There is no cache type 'q9_9'." in done.err
     assert "q8_0" in done.err
@@ -97,14 +97,14 @@ def test_cache_type_that_does_not_exist(models: Models, option: str) -> None:
 
 def test_cache_type_that_the_model_cannot_have(tmp_path: Path) -> None:
     path = write_planted(tmp_path / "m.gguf", ring(word("a"), word("b")), n_head=4)  # heads of 80
-    done = refusal("run", path, "a", "-n", 4, "--kv", "q8_0")
+    done = inside("run", path, "a", "-n", 4, "--kv", "q8_0")
     assert (done.code, done.out) == (2, "")
     assert "cannot have a cache of type q8_0: K cache type q8_0 with block size 32" in done.err
     assert "f16" in done.err
 
 
 def test_quantized_cache_without_flash_attention(models: Models) -> None:
-    done = refusal("run", models.ring, "a b", "-n", 4, "--kv", "q8_0", "--flash-attn", "off")
+    done = inside("run", models.ring, "a b", "-n", 4, "--kv", "q8_0", "--flash-attn", "off")
     assert (done.code, done.out) == (2, "")
     assert "--flash-attn on" in done.err
 
@@ -117,7 +117,7 @@ def test_flash_attention_reaches_llama_cpp(models: Models, tmp_path: Path, asked
 
 
 def test_flash_attention_takes_three_words(models: Models) -> None:
-    done = refusal("run", models.ring, "a b", "--flash-attn", "maybe")
+    done = inside("run", models.ring, "a b", "--flash-attn", "maybe")
     assert done.code == 2
     assert "auto" in done.err
 
@@ -138,7 +138,7 @@ def test_log_goes_to_the_file_and_nowhere_else(models: Models, tmp_path: Path) -
 
 @pytest.mark.parametrize("option", ["--log", "--jsonl"])
 def test_file_that_cannot_be_written(models: Models, option: str) -> None:
-    done = refusal("run", models.ring, "a b", option, "/nowhere/file")
+    done = inside("run", models.ring, "a b", option, "/nowhere/file")
     assert (done.code, done.out) == (2, "")
     assert "/nowhere/file cannot be written: No such file or directory." in done.err
 
@@ -197,7 +197,7 @@ def test_model_that_does_not_load(models: Models, tmp_path: Path, case: str, wor
         "no weights": lambda: write_vocab_only(tmp_path / "vocab.gguf", VOCAB),
     }[case]()
     pair = (path, "a b") if role == "target" else (models.words, "a b", "--draft", path)
-    done = refusal("run", *pair, "-n", 4)
+    done = inside("run", *pair, "-n", 4)
     assert (done.code, done.out) == (3, "")
     assert words in done.err
     assert "Hint: " in done.err
@@ -208,16 +208,16 @@ def test_reasons_of_the_file_itself_are_not_obeyed(models: Models, tmp_path: Pat
     """A file may hold what a terminal obeys where llama.cpp quotes it."""
     path = tmp_path / "bad.gguf"
     path.write_bytes(models.ring.read_bytes().replace(b"llama", b"l\x1b[2m"))
-    done = refusal("run", path, "a")
+    done = inside("run", path, "a")
     assert done.code == 3
     assert "'l␛[2m'" in done.err
 
 
 def test_unknown_name_finds_the_nearest_preset() -> None:
-    near = refusal("run", "demmo", "a")
+    near = inside("run", "demmo", "a")
     assert (near.code, near.out) == (2, "")
     assert "There is neither a file nor a preset called 'demmo'.\nHint: Did you mean 'demo'?" in near.err
-    assert "or one of: demo." in refusal("run", "llama-405b", "a").err
+    assert "or one of: demo." in inside("run", "llama-405b", "a").err
 
 
 def test_names_that_are_not_ascii(models: Models, tmp_path: Path) -> None:
@@ -284,14 +284,14 @@ def test_require_gpu_fails_before_a_token(models: Models) -> None:
     ],
 )
 def test_placement_that_cannot_be(models: Models, flags: tuple[object, ...], words: str) -> None:
-    done = refusal("run", models.ring, "a b", *flags)
+    done = inside("run", models.ring, "a b", *flags)
     assert (done.code, done.out) == (2, "")
     assert words in done.err
 
 
 def test_placement_is_told(models: Models) -> None:
     flags = ("--ngl", 0, "--ngl-draft", 0, "--device", "cpu", "--main-gpu", 1, "--tensor-split", "3,1")
-    settings = run_json(models.ring, "a b", "-n", 1, *flags).document["settings"]
+    settings = json_inside(models.ring, "a b", "-n", 1, *flags).document["settings"]
     assert (settings["gpu_layers"], settings["gpu_layers_draft"]) == ("0", "0")
     assert (settings["devices"], settings["main_gpu"], settings["tensor_split"]) == (["cpu"], 1, [3.0, 1.0])
 

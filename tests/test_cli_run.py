@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli import CALM, COMMAND, PATIENCE, VOCAB, Models, refusal, run_json, specdec, text_of, traced
+from cli import CALM, COMMAND, PATIENCE, VOCAB, Models, inside, json_inside, run_json, specdec, text_of, traced
 
 GREEDY = ("--temp", 0)
 RING = " a b c d e"
@@ -63,9 +63,9 @@ def test_empty_prompt_is_refused(models: Models, tmp_path: Path) -> None:
     """Also where BOS or a template would give the model something to read."""
     (tmp_path / "empty").touch()
     for done in (
-        refusal("run", models.no_bos, ""),
-        refusal("run", models.chat, ""),
-        refusal("run", models.ends, "-f", tmp_path / "empty"),
+        inside("run", models.no_bos, ""),
+        inside("run", models.chat, ""),
+        inside("run", models.ends, "-f", tmp_path / "empty"),
         specdec("run", models.ends, stdin=""),
     ):
         assert (done.code, done.out) == (2, "")
@@ -125,7 +125,7 @@ def test_system_message_reaches_the_template(models: Models, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("model", ["ends", "chat"])
 def test_system_message_without_a_template_is_refused(models: Models, model: str) -> None:
-    done = refusal("run", getattr(models, model), "d", "--system", "x", "--raw")
+    done = inside("run", getattr(models, model), "d", "--system", "x", "--raw")
     assert done.code == 2
     assert "--system needs a chat template" in done.err
 
@@ -162,7 +162,7 @@ def test_template_that_fails_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("n", "text"), [(0, ""), (1, " c"), (4, " c d e a")])
 def test_n_limits_the_tokens(models: Models, n: int, text: str) -> None:
-    document = run_json(models.ring, "a b", "-n", n, "--draft", models.ring_draft).document
+    document = json_inside(models.ring, "a b", "-n", n, "--draft", models.ring_draft).document
     assert (document["text"], document["stats"]["tokens"]) == (text, n)
     assert document["finish_reason"] == "length"
 
@@ -171,7 +171,7 @@ def test_n_limits_the_tokens(models: Models, n: int, text: str) -> None:
 def test_without_n_the_model_ends_the_text(models: Models, draft: str) -> None:
     """The end token stands inside a block of drafts, or right after it: nothing after it is kept or counted."""
     path = getattr(models, draft, draft)
-    document = run_json(models.ends, "a b c d e a", "--draft", path, "-k", 8).document
+    document = json_inside(models.ends, "a b c d e a", "--draft", path, "-k", 8).document
     assert document["text"] == " b c d e"
     assert document["finish_reason"] == "stop"
     assert document["token_ids"][-1] == VOCAB.eos
@@ -197,7 +197,7 @@ def test_stop_strings_across_token_borders(models: Models, stops: tuple[str, ...
 
 @pytest.mark.parametrize("draft", ["none", "ngram", "ring_draft"])
 def test_full_context_ends_the_text(models: Models, draft: str) -> None:
-    document = run_json(models.ring, "a b", "--ctx", 12, "-k", 11, "--draft", getattr(models, draft, draft)).document
+    document = json_inside(models.ring, "a b", "--ctx", 12, "-k", 11, "--draft", getattr(models, draft, draft)).document
     assert document["finish_reason"] == "context"
     assert document["stats"]["tokens"] == 12 - document["prompt_tokens"] == 9
     assert document["text"] == " c d e a b c d e a"
@@ -209,7 +209,7 @@ def test_full_context_is_said(models: Models) -> None:
 
 @pytest.mark.parametrize("ctx", [3, 2, 1])
 def test_prompt_that_leaves_no_room_is_refused(models: Models, ctx: int) -> None:
-    done = refusal("run", models.ring, "a b", "--ctx", ctx)
+    done = inside("run", models.ring, "a b", "--ctx", ctx)
     assert (done.code, done.out) == (2, "")
     assert f"The prompt has 3 tokens and the context holds {ctx}" in done.err
 
@@ -219,7 +219,7 @@ def test_prompt_that_leaves_no_room_is_refused(models: Models, ctx: int) -> None
 
 def test_same_seed_same_text_whoever_drafts(models: Models) -> None:
     def ids(*flags: object) -> list[int]:
-        return run_json(models.words, "a b c", "-n", 48, "--seed", 7, *flags).document["token_ids"]
+        return json_inside(models.words, "a b c", "-n", 48, "--seed", 7, *flags).document["token_ids"]
 
     plain = ids("--draft", "none")
     assert ids("--draft", "ngram") == plain
@@ -228,11 +228,11 @@ def test_same_seed_same_text_whoever_drafts(models: Models) -> None:
 
 
 def test_seeds_differ_and_a_random_one_is_told(models: Models) -> None:
-    first, second = (run_json(models.words, "a", "-n", 16).document for _ in range(2))
+    first, second = (json_inside(models.words, "a", "-n", 16).document for _ in range(2))
     seed = first["settings"]["seed"]
     assert seed != second["settings"]["seed"]
     assert first["token_ids"] != second["token_ids"]
-    assert run_json(models.words, "a", "-n", 16, "--seed", seed).document["token_ids"] == first["token_ids"]
+    assert json_inside(models.words, "a", "-n", 16, "--seed", seed).document["token_ids"] == first["token_ids"]
 
 
 def test_plain_text_is_the_text_of_the_document(models: Models) -> None:
@@ -245,7 +245,7 @@ def test_plain_text_is_the_text_of_the_document(models: Models) -> None:
 
 def test_sampling_flags_change_the_text(models: Models) -> None:
     def ids(*flags: object) -> list[int]:
-        return run_json(models.words, "a", "-n", 16, "--seed", 1, *flags).document["token_ids"]
+        return json_inside(models.words, "a", "-n", 16, "--seed", 1, *flags).document["token_ids"]
 
     greedy, default = ids(*GREEDY), ids()
     assert greedy != default
@@ -256,13 +256,13 @@ def test_sampling_flags_change_the_text(models: Models) -> None:
 
 def test_sampling_settings_are_told(models: Models) -> None:
     flags = ("--temp", 0.5, "--top-k", 7, "--top-p", 0.9, "--min-p", 0.01, "--seed", 12)
-    settings = run_json(models.words, "a", "-n", 1, *flags).document["settings"]
+    settings = json_inside(models.words, "a", "-n", 1, *flags).document["settings"]
     assert settings["sampling"] == {"temperature": 0.5, "top_k": 7, "top_p": 0.9, "min_p": 0.01}
     assert settings["seed"] == 12
 
 
 def test_sampling_defaults_are_those_of_llama_cpp(models: Models) -> None:
-    sampling = run_json(models.words, "a", "-n", 1).document["settings"]["sampling"]
+    sampling = json_inside(models.words, "a", "-n", 1).document["settings"]["sampling"]
     assert sampling == {"temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05}
 
 
@@ -282,7 +282,7 @@ def test_sampling_defaults_are_those_of_llama_cpp(models: Models) -> None:
     ],
 )
 def test_values_that_cannot_be(models: Models, flags: tuple[object, ...], words: str) -> None:
-    done = refusal("run", models.words, "a", "-n", 1, *flags)
+    done = inside("run", models.words, "a", "-n", 1, *flags)
     assert (done.code, done.out) == (2, "")
     assert words in done.err
 
@@ -292,7 +292,7 @@ def test_values_that_cannot_be(models: Models, flags: tuple[object, ...], words:
 
 @pytest.mark.parametrize("k", [0, 1, 8, 511])
 def test_k_is_the_length_of_a_draft(models: Models, k: int) -> None:
-    document = run_json(models.ring, "a", "-k", k, "--draft", models.ring_draft, "-n", 200, "--ctx", 512).document
+    document = json_inside(models.ring, "a", "-k", k, "--draft", models.ring_draft, "-n", 200, "--ctx", 512).document
     stats = document["stats"]
     assert document["settings"]["k"] == k
     assert len(stats["accepted_per_position"]) == min(k, 198)  # one token is the prompt's round's, one the target's own
@@ -301,20 +301,20 @@ def test_k_is_the_length_of_a_draft(models: Models, k: int) -> None:
 
 
 def test_k_that_no_pass_can_hold_is_refused(models: Models) -> None:
-    done = refusal("run", models.ring, "a", "-k", 512, "--draft", models.ring_draft)
+    done = inside("run", models.ring, "a", "-k", 512, "--draft", models.ring_draft)
     assert (done.code, done.out) == (2, "")
     assert "A draft of 512 tokens does not fit one pass of 512 (--ubatch)." in done.err
     assert "-k 511" in done.err
 
 
 def test_default_k_is_4(models: Models) -> None:
-    assert run_json(models.ring, "a", "-n", 2).document["settings"]["k"] == 4
+    assert json_inside(models.ring, "a", "-n", 2).document["settings"]["k"] == 4
 
 
 def test_p_min_shortens_drafts(models: Models) -> None:
     def run(p_min: float) -> dict[str, Any]:
         flags = ("--draft", models.draft, "-n", 32, "--seed", 5, "--p-min", p_min)
-        return run_json(models.words, "a", *flags).document
+        return json_inside(models.words, "a", *flags).document
 
     some, half, none = run(0), run(0.3), run(1.0)
     assert some["stats"]["drafted"] > half["stats"]["drafted"] > none["stats"]["drafted"] == 0
@@ -338,7 +338,7 @@ def test_draft_none_is_off_and_says_so(models: Models) -> None:
 
 
 def test_draft_that_never_fits_is_given_up(models: Models) -> None:
-    done = specdec("run", models.ring, "a", "--draft", models.draft, "-n", 60)
+    done = specdec("run", models.ring, "a", "--draft", models.draft, "-n", 60, "--seed", 1)
     assert done.out == RING[2:] + RING * 11 + " a"
     assert "speculation OFF (no draft token was accepted in 16 drafts in a row)" in done.err
 
@@ -399,7 +399,7 @@ def test_other_tokenizer_is_refused_before_a_token(models: Models) -> None:
 
 
 def test_force_does_not_overrule_the_tokenizers(models: Models) -> None:
-    assert refusal("run", models.ring, "a", "--draft", models.other_words, "--force").code == 4
+    assert inside("run", models.ring, "a", "--draft", models.other_words, "--force").code == 4
 
 
 def test_padding_is_ignored_and_told_in_a_line(models: Models) -> None:
@@ -409,9 +409,9 @@ def test_padding_is_ignored_and_told_in_a_line(models: Models) -> None:
 
 
 def test_verdict_stands_in_the_document(models: Models) -> None:
-    document = run_json(models.ring, "a", "-n", 5, "--draft", models.renamed_marker).document
+    document = json_inside(models.ring, "a", "-n", 5, "--draft", models.renamed_marker).document
     assert document["models"]["tokenizers"].startswith("tokenizers match with notes: SPM, 320 tokens; token text: 1 of")
-    assert run_json(models.ring, "a", "-n", 5).document["models"]["tokenizers"] is None
+    assert json_inside(models.ring, "a", "-n", 5).document["models"]["tokenizers"] is None
 
 
 # --- presets ----------------------------------------------------------------------------------------------

@@ -51,6 +51,9 @@ class Terminal:
         self._stream = pyte.ByteStream(self.screen)
         self._master, self._slave = pty.openpty()
         self._set_size(columns, rows)
+        modes = termios.tcgetattr(self._slave)
+        modes[3] |= termios.NOFLSH  # else Ctrl-C drops what nobody has read yet
+        termios.tcsetattr(self._slave, termios.TCSANOW, modes)
         self.modes = termios.tcgetattr(self._slave)
         neutral = {key: value for key, value in os.environ.items() if key not in ("COLUMNS", "LINES")}
         self.process = subprocess.Popen(
@@ -137,7 +140,7 @@ class Terminal:
         """The words above the summary."""
         above, found, _ = self.text.partition("\nstopped: ")
         assert found, self.text
-        return above.split()
+        return above.replace("^C", "").split()  # the terminal's echo
 
     @property
     def modes_now(self) -> list[Any]:

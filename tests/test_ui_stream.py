@@ -118,9 +118,7 @@ def test_a_reader_that_went_away_is_an_error_of_show() -> None:
 )
 def test_which_view(changes: dict[str, str], plain: bool, expected: type) -> None:
     tty = FakeTty()
-    view = open_view(
-        HEADER, plain=plain, stdout=tty, stderr=tty, environ={**tty.environ, **changes}, clock=Clock()
-    )
+    view = open_view(HEADER, plain=plain, stdout=tty, stderr=tty, environ={**tty.environ, **changes}, clock=Clock())
 
     assert type(view) is expected
 

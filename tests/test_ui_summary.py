@@ -60,4 +60,3 @@ def test_off_is_said_with_its_reason() -> None:
 
     assert "speculation OFF (vocabularies differ)" in warnings(stats_of(a_round(2), off))
     assert warnings(stats_of(a_round(2))) == []
-

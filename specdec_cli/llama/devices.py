@@ -2,8 +2,11 @@
 
 import ctypes
 import socket
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import llama_cpp
 from llama_cpp import _ctypes_extensions, _ggml
@@ -11,6 +14,9 @@ from llama_cpp import _ctypes_extensions, _ggml
 from specdec_cli.errors import ModelError, UsageError
 
 _GPU_TYPES = (1, 2)  # GGML_BACKEND_DEVICE_TYPE_GPU and _IGPU; RPC devices report the first
+
+_NOT_GPU = ("CPU", "BLAS", "ZenDNN", "zDNN", "RPC")
+"""Backends that compute on the processor, or on other machines; these have names such as RPC[host:port]."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,34 +29,22 @@ class Device:
     handle: int
 
 
-@cache
-def _libraries() -> tuple[ctypes.CDLL, ctypes.CDLL]:
-    base = _ctypes_extensions.load_shared_library("ggml-base", _ggml.libggml_base_path)
-    registry = _ggml.libggml
-    registry.ggml_backend_dev_count.restype = ctypes.c_size_t
-    registry.ggml_backend_dev_get.restype = ctypes.c_void_p
-    registry.ggml_backend_dev_get.argtypes = [ctypes.c_size_t]
-    base.ggml_backend_dev_name.restype = ctypes.c_char_p
-    base.ggml_backend_dev_name.argtypes = [ctypes.c_void_p]
-    base.ggml_backend_dev_type.argtypes = [ctypes.c_void_p]
-    size_pointer = ctypes.POINTER(ctypes.c_size_t)
-    base.ggml_backend_dev_memory.argtypes = [ctypes.c_void_p, size_pointer, size_pointer]
-    base.ggml_backend_dev_memory.restype = None
-    return registry, base
-
-
 def all_devices() -> list[Device]:
     """Every device of this build, the CPU included, in llama.cpp's order."""
-    registry, base = _libraries()
+    size_pointer = ctypes.POINTER(ctypes.c_size_t)
+    get = _function("ggml_backend_dev_get", ctypes.c_void_p, ctypes.c_size_t)
+    name = _function("ggml_backend_dev_name", ctypes.c_char_p, ctypes.c_void_p)
+    kind = _function("ggml_backend_dev_type", ctypes.c_int, ctypes.c_void_p)
+    memory = _function("ggml_backend_dev_memory", None, ctypes.c_void_p, size_pointer, size_pointer)
     devices = []
-    for i in range(registry.ggml_backend_dev_count()):
-        handle = registry.ggml_backend_dev_get(i)
+    for i in range(_function("ggml_backend_dev_count", ctypes.c_size_t)()):
+        handle = get(i)
         free, total = ctypes.c_size_t(), ctypes.c_size_t()
-        base.ggml_backend_dev_memory(handle, ctypes.byref(free), ctypes.byref(total))
+        memory(handle, ctypes.byref(free), ctypes.byref(total))
         devices.append(
             Device(
-                name=base.ggml_backend_dev_name(handle).decode(),
-                is_gpu=base.ggml_backend_dev_type(handle) in _GPU_TYPES,
+                name=name(handle).decode(),
+                is_gpu=kind(handle) in _GPU_TYPES,
                 free_bytes=free.value,
                 handle=handle,
             )
@@ -76,29 +70,31 @@ def devices_named(names: tuple[str, ...]) -> list[Device]:
 
 
 def built_for_gpu() -> bool:
-    """Whether this llama.cpp was compiled with any GPU backend."""
-    return bool(llama_cpp.llama_supports_gpu_offload())
+    """Whether this llama.cpp was compiled with a GPU backend, whether or not the machine has a GPU for it.
+
+    `llama_supports_gpu_offload` asks something else: it is true for RPC alone, and false without a device.
+    """
+    get = _function("ggml_backend_reg_get", ctypes.c_void_p, ctypes.c_size_t)
+    name = _function("ggml_backend_reg_name", ctypes.c_char_p, ctypes.c_void_p)
+    count = _function("ggml_backend_reg_count", ctypes.c_size_t)()
+    return any(not name(get(i)).decode().startswith(_NOT_GPU) for i in range(count))
 
 
 def add_rpc_server(endpoint: str) -> None:
     """Make the devices of an RPC server (`host:port`) usable here. Raises ModelError, UsageError."""
-    registry, _ = _libraries()
     try:
-        rpc = _ctypes_extensions.load_shared_library("ggml-rpc", _ggml.libggml_base_path)
-    except (FileNotFoundError, RuntimeError) as error:
+        add_server = _function("ggml_backend_rpc_add_server", ctypes.c_void_p, ctypes.c_char_p)
+    except AttributeError as error:
         raise ModelError(
             "This llama.cpp was built without RPC.",
             hint='Reinstall it: CMAKE_ARGS="-DGGML_RPC=ON" pip install --force-reinstall --no-cache-dir '
             "--no-binary llama-cpp-python llama-cpp-python",
         ) from error
     _check_it_answers(endpoint)
-    rpc.ggml_backend_rpc_add_server.restype = ctypes.c_void_p
-    rpc.ggml_backend_rpc_add_server.argtypes = [ctypes.c_char_p]
-    registry.ggml_backend_register.argtypes = [ctypes.c_void_p]
-    server = rpc.ggml_backend_rpc_add_server(endpoint.encode())
+    server = add_server(endpoint.encode())
     if not server:
         raise ModelError(f"The RPC server at {endpoint} has no devices.", hint="Start it with a device.")
-    registry.ggml_backend_register(server)
+    _function("ggml_backend_register", None, ctypes.c_void_p)(server)
 
 
 def _check_it_answers(endpoint: str) -> None:
@@ -113,3 +109,27 @@ def _check_it_answers(endpoint: str) -> None:
         raise ModelError(
             f"No RPC server answers at {endpoint}: {reason}.", hint="Start it there and check host and port."
         ) from error
+
+
+@cache
+def _function(name: str, result: Any, *arguments: Any) -> Any:
+    """A function of ggml. Raises AttributeError if this build has none of that name.
+
+    It is looked for through libllama first. A wheel holds copies of each library under several names, so
+    that llama_cpp opens another libggml than libllama does, with a list of devices that libllama never sees.
+    """
+    for library in _libraries():
+        if hasattr(library, name):
+            function = library[name]  # an object of its own, whose types nobody else sets
+            function.restype, function.argtypes = result, arguments
+            return function
+    raise AttributeError(name)
+
+
+def _libraries() -> Iterator[ctypes.CDLL]:
+    """Libraries that may have a function. Windows looks only in the library itself, not in those it opened."""
+    yield llama_cpp.llama_cpp._lib
+    yield _ggml.libggml
+    for name in ("ggml-base", "ggml-rpc"):
+        with suppress(FileNotFoundError, RuntimeError):
+            yield _ctypes_extensions.load_shared_library(name, _ggml.libggml_base_path)

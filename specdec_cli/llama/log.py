@@ -10,7 +10,9 @@ import llama_cpp
 
 # GGML_LOG_LEVEL_*: the last means more of the line before.
 _DEBUG, _ERROR, _CONTINUED = 1, 4, 5
-_NOISE = re.compile(r"^[\w:]+: *")  # "llama_model_load: " and the like: function names help nobody
+_NOISE = re.compile(
+    r"^(?:[\w:]+|error loading model): *"
+)  # "llama_model_load: " and the like: function names help nobody
 
 
 class LlamaLog:

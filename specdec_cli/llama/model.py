@@ -65,8 +65,12 @@ class LlamaModel:
         raise _load_error(settings.path)
 
     def _layers_on_gpu(self) -> tuple[int, int]:
-        """(offloaded, all) as llama.cpp's log tells; it says nothing when nothing can be offloaded."""
-        for line in log.lines:
+        """(offloaded, all) as llama.cpp's log tells; it says nothing when nothing can be offloaded.
+
+        It counts layers as offloaded even if there is no device to take them.
+        """
+        has_device = any(": using device " in line for line in log.lines)
+        for line in log.lines if has_device else ():
             if found := _OFFLOADED.search(line):
                 return int(found[1]), int(found[2])
         return 0, self.n_layers + 1  # llama.cpp counts the output layer too
