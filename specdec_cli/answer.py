@@ -1,5 +1,6 @@
 """Following one answer: rounds become text, statistics, a view and a trace."""
 
+import signal
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -48,6 +49,8 @@ def follow(
             answer.finish = round_.finish or answer.finish
             for note in run_notes(answer.stats, drafter) if answer.stats.drafted else ():
                 _tell(note, answer, view)
+    except KeyboardInterrupt:  # a second Ctrl-C, or one that came outside a pass
+        answer.finish, answer.error = "interrupt", Interrupted(signal.SIGINT)
     except SpecdecError as error:
         answer.finish, answer.error = ("interrupt" if isinstance(error, Interrupted) else "error"), error
     for note in run_notes(answer.stats, drafter):

@@ -34,7 +34,7 @@ class ChatTemplate:
         self._known = {**_NOT_USED, "bos_token": bos_text, "eos_token": eos_text, **options}
         try:
             self._template = environment.from_string(_GENERATION_MARK.sub(_always, source))
-        except jinja2.TemplateError as error:
+        except Exception as error:  # templates are other people's code: odd ones fail in every way
             raise _unusable(error) from error
 
     def render(self, messages: Sequence[Message], *, add_generation_prompt: bool) -> str:

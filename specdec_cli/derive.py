@@ -3,6 +3,7 @@
 import hashlib
 import os
 import shutil
+import tempfile
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
@@ -20,7 +21,7 @@ def derived_model(recipe: Derive, folder: Path, quantize: Quantize, say: Callabl
     processes that make it at once do the work twice and end with the same file.
     """
     made = folder / f"{Path(recipe.file).stem.split('.')[0]}-{recipe.sha256[:8]}-{recipe.quantize}.gguf"
-    if made.exists():
+    if os.path.exists(made):
         return made
     source = packaged_file(recipe)
     if file_sha256(source) != recipe.sha256:
@@ -29,15 +30,28 @@ def derived_model(recipe: Derive, folder: Path, quantize: Quantize, say: Callabl
             hint=f"Reinstall it: pip install --force-reinstall {recipe.package}",
         )
     say(f"Making {made.name} from {source.name} (once, into {folder}) ...")
-    folder.mkdir(parents=True, exist_ok=True)
-    _check_disk(source, folder, recipe.quantize)
-    unfinished = made.with_suffix(f".{os.getpid()}.part")
     try:
-        quantize(source, unfinished, recipe.quantize)
+        folder.mkdir(parents=True, exist_ok=True)
+        _check_disk(source, folder, recipe.quantize)
+        _make(source, made, recipe.quantize, quantize)
+    except OSError as error:
+        raise ModelError(
+            f"{folder} cannot be written: {error.strerror}.", hint="Set SPECDEC_CACHE to a folder that can."
+        ) from error
+    return made
+
+
+def _make(source: Path, made: Path, file_type: str, quantize: Quantize) -> None:
+    # A name of its own: process numbers are the same in two containers that share a folder.
+    handle, name = tempfile.mkstemp(prefix=f"{made.stem}.", suffix=".part", dir=made.parent)
+    os.close(handle)
+    unfinished = Path(name)
+    try:
+        quantize(source, unfinished, file_type)
+        unfinished.chmod(0o644)  # mkstemp's files are for their owner alone
         os.replace(unfinished, made)
     finally:
         unfinished.unlink(missing_ok=True)
-    return made
 
 
 def packaged_file(recipe: Derive) -> Path:

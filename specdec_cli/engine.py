@@ -50,7 +50,7 @@ def generate(
         ended = clock()
         round_ = replace(
             round_,
-            k=k,
+            k=0 if off_reason else k,
             draft_seconds=drafted - asked if k > 0 else 0.0,
             verify_seconds=scored - drafted,
             seconds=ended - began,

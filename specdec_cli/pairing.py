@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from specdec_cli.drafters import DRAFTERS, DrafterParts
 from specdec_cli.drafters.none import NoDrafter
-from specdec_cli.errors import NoGpu, UsageError
+from specdec_cli.errors import NoGpu
 from specdec_cli.llama.abort import AbortFlag
 from specdec_cli.llama.devices import add_rpc_server, gpu_devices
 from specdec_cli.llama.model import LlamaModel
@@ -14,7 +14,7 @@ from specdec_cli.llama.session import LlamaSession
 from specdec_cli.memory import ModelFacts
 from specdec_cli.plan import PairRequest, Say, make_plan
 from specdec_cli.settings import ContextSettings, ModelSettings
-from specdec_cli.types import Drafter, Target
+from specdec_cli.types import Drafter
 from specdec_cli.verify import SharedNoise
 
 
@@ -92,9 +92,5 @@ def _drafter(
         if opened is not None and not opened.session.can_rewind and request.drafter != "none":
             return NoDrafter(f"the {which}'s memory cannot be taken back (a recurrent or hybrid model)")
 
-    def session() -> Target:
-        if draft is None:
-            raise UsageError("The drafter needs a draft model.", hint="Give one with --draft PATH.")
-        return draft.session
-
-    return DRAFTERS[request.drafter](DrafterParts(rule, end_tokens, request.p_min, session))
+    parts = DrafterParts(rule, end_tokens, request.p_min, draft.session if draft is not None else None)
+    return DRAFTERS[request.drafter](parts)

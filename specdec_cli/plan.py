@@ -12,7 +12,7 @@ from specdec_cli.machine import available_memory, usable_cores
 from specdec_cli.memory import ModelFacts, layers_that_fit, total_bytes
 from specdec_cli.sampling import SamplingParams
 from specdec_cli.settings import DEFAULT_CONTEXT, ContextSettings, FlashAttention, ModelSettings
-from specdec_cli.vocab_check import compare, one_line, refusal
+from specdec_cli.vocab_check import compare, n_real, one_line, refusal
 
 Say = Callable[[str], None]
 
@@ -72,13 +72,14 @@ def make_plan(request: PairRequest, say: Say) -> Plan:
     Raises ModelError, VocabularyMismatch, NoGpu, UsageError.
     """
     facts, vocabulary = read_header(request.target)
-    draft_facts, n_shared, tokenizers = None, len(vocabulary), None
+    # Padding is cut off with a draft and without, so that the text is the same in both cases.
+    draft_facts, n_shared, tokenizers = None, n_real(vocabulary), None
     if request.draft is not None:
         draft_facts, draft_vocabulary = read_header(request.draft)
         report = compare(vocabulary, draft_vocabulary)
         if report.verdict == "mismatch":
             raise refusal(report)
-        n_shared, tokenizers = report.n_shared, one_line(report)
+        n_shared, tokenizers = min(n_shared, report.n_shared), one_line(report)
         _check_sizes(request, facts, draft_facts, say)
     contexts = _contexts(request, facts, draft_facts, say)
     layers, draft_layers = _gpu_layers(request, facts, draft_facts, contexts, say)
@@ -122,7 +123,7 @@ def _contexts(
         threads=threads,
         cache_type=request.cache_type,
         flash_attention=request.flash_attention,
-        max_rows=request.k + 1,
+        max_rows=min(request.k + 1, n_ctx),
     )
     draft_ctx = n_ctx
     if draft_facts is not None:

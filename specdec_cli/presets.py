@@ -12,10 +12,12 @@ import yaml
 from specdec_cli.errors import UsageError
 from specdec_cli.folders import config_folder
 from specdec_cli.sampling import SamplingParams
+from specdec_cli.settings import FORMATS
 
 _PACKAGE = Path(__file__).parent
-SHIPPED = (_PACKAGE / "_presets", _PACKAGE.parent / "presets")
-"""Inside an installed wheel, and in a checkout."""
+_IN_WHEEL = _PACKAGE / "_presets"
+SHIPPED = _IN_WHEEL if _IN_WHEEL.is_dir() else _PACKAGE.parent / "presets"
+"""Inside an installed wheel, or else in a checkout."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +33,12 @@ class Derive:
     sha256: str
     quantize: str
     extra: str
+
+    def __post_init__(self) -> None:
+        if self.quantize not in FORMATS:
+            raise UsageError(
+                f"A model cannot be derived as {self.quantize!r}.", hint=f"Use one of {', '.join(FORMATS)}."
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +70,7 @@ class Preset:
 def preset_names(folders: Iterable[Path] | None = None) -> dict[str, Path]:
     """Name to file; a preset of the user's hides a shipped one of the same name."""
     found: dict[str, Path] = {}
-    for folder in (config_folder() / "presets", *SHIPPED) if folders is None else folders:
+    for folder in (config_folder() / "presets", SHIPPED) if folders is None else folders:
         for file in sorted(folder.glob("*.yaml")) if folder.is_dir() else ():
             found.setdefault(file.stem, file)
     return found

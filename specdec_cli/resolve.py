@@ -1,5 +1,6 @@
 """From what the user typed to model files: a path, or a preset with its own draft and settings."""
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,7 +46,7 @@ def resolve(model: str, draft: str | None, quantize: Quantize, say: Callable[[st
 def model_file(source: ModelSource, quantize: Quantize, say: Callable[[str], None]) -> Path:
     """The file of one source, made first if it is a derived one. Raises UsageError, ModelError."""
     if source.path is not None:
-        return Path(source.path).expanduser()
+        return Path(os.path.expanduser(source.path))
     if source.derive is not None:
         return derived_model(source.derive, cache_folder() / "derived", quantize, say)
     raise UsageError("The preset names no file for one of its models.", hint="Give it `path:` or `derive:`.")
@@ -53,4 +54,4 @@ def model_file(source: ModelSource, quantize: Quantize, say: Callable[[str], Non
 
 def looks_like_path(model: str) -> bool:
     """Whether this is a file rather than a preset's name."""
-    return "/" in model or "\\" in model or model.lower().endswith(".gguf") or Path(model).exists()
+    return "/" in model or "\\" in model or model.lower().endswith(".gguf") or os.path.isfile(model)

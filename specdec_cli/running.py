@@ -56,7 +56,7 @@ class Writer:
         self._clock = clock
 
     def write(self, prompt: Sequence[int]) -> Written:
-        """Answer the whole prompt given as ids. Raises UsageError, DecodeFailed."""
+        """Answer the whole prompt given as ids. Raises UsageError."""
         pair = self._pair
         prompt = check_prompt(list(prompt), pair.target.session.n_ctx)
         opened = (pair.target, pair.draft)

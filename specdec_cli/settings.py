@@ -20,6 +20,9 @@ CACHE_TYPE_BYTES: Mapping[str, float] = {
 }
 """Cache types that llama.cpp takes for keys and values, with bytes per element (block formats included)."""
 
+FORMATS = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q2_K")
+"""Number formats that a model file can be copied in."""
+
 FlashAttention = Literal["auto", "on", "off"]
 
 DEFAULT_CONTEXT = 4096

@@ -11,18 +11,18 @@ RECENT_ROUNDS = 64
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """What one model evaluated, by its session's count. The prompt's part, in seconds, is what no
-    logits were wanted for: the prompt, and for a draft also what it had not drafted itself."""
+    """What one model evaluated, by its session's count. What it only read (in seconds) is what no
+    logits were wanted for: the prompt but its last token, and for a draft also what it did not draft itself."""
 
     tokens: int = 0
-    prompt_tokens: int = 0
-    prompt_seconds: float = 0.0
+    read_tokens: int = 0
+    read_seconds: float = 0.0
 
     def since(self, before: "Evaluation") -> "Evaluation":
         return Evaluation(
             self.tokens - before.tokens,
-            self.prompt_tokens - before.prompt_tokens,
-            self.prompt_seconds - before.prompt_seconds,
+            self.read_tokens - before.read_tokens,
+            self.read_seconds - before.read_seconds,
         )
 
 

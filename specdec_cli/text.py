@@ -56,10 +56,8 @@ class Reply:
         return ready
 
     def close(self) -> list[Piece]:
-        """The last of the text: nothing can complete a held-back stop string or character any more."""
-        rest = self._decoder.decode(b"", final=True)
-        if rest:
-            self._held.append(Piece(rest, len(self.tokens) - 1))
+        """The last of the text: nothing can complete a held-back stop string any more."""
+        self._decoder.reset()  # half a character, cut off by the limit: it is nobody's text
         self._ready += self._held
         self._held = []
         return self.take()

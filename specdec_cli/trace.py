@@ -1,7 +1,7 @@
 """A run in machine form while it goes on: one JSON line per round, which tools can replay."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, TextIO
 
@@ -38,8 +38,8 @@ def _evaluation(which: str, counted: Evaluation | None) -> dict[str, Any]:
         return {}
     return {
         f"{which}_tokens_evaluated": counted.tokens,
-        f"{which}_prompt_tokens": counted.prompt_tokens,
-        f"{which}_prompt_seconds": counted.prompt_seconds,
+        f"{which}_read_tokens": counted.read_tokens,
+        f"{which}_read_seconds": counted.read_seconds,
     }
 
 
@@ -48,10 +48,14 @@ def _plain(spans: Sequence[Span]) -> list[list[str]]:
 
 
 class Trace:
-    """Writes JSON lines: a header, every round, an end. Without a file it writes nothing."""
+    """Writes JSON lines: a header, every round, an end. Without a file it writes nothing.
 
-    def __init__(self, file: TextIO | None) -> None:
+    A trace that cannot be written ends, with a word to `say`; the run goes on.
+    """
+
+    def __init__(self, file: TextIO | None, say: Callable[[str], None] = print) -> None:
         self._file = file
+        self._say = say
 
     def start(self, header: Header, prompt_ids: Sequence[int], settings: Mapping[str, Any]) -> None:
         self._write({"type": "header", "header": asdict(header), "prompt_ids": list(prompt_ids), "settings": settings})
@@ -67,6 +71,11 @@ class Trace:
         self._write(line)
 
     def _write(self, line: Mapping[str, Any]) -> None:
-        if self._file is not None:
+        if self._file is None:
+            return
+        try:
             self._file.write(json.dumps(line, ensure_ascii=False) + "\n")
             self._file.flush()
+        except OSError as error:
+            self._file = None
+            self._say(f"The trace ends here: {error.strerror}.")

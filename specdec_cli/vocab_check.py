@@ -164,6 +164,14 @@ def is_padding(vocabulary: Vocabulary, token: int) -> bool:
     return unused or _PADDING.fullmatch(text.decode("utf-8", "replace")) is not None
 
 
+def n_real(vocabulary: Vocabulary) -> int:
+    """Tokens up to the padding at the end: rows that no text ever uses."""
+    n = len(vocabulary)
+    while n > 1 and is_padding(vocabulary, n - 1):
+        n -= 1
+    return n
+
+
 def pre_tokenizer(vocabulary: Vocabulary) -> str:
     """Its name; llama.cpp takes a missing one for "default"."""
     return escaped(vocabulary.pre_tokenizer or "default")

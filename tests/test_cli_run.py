@@ -127,7 +127,7 @@ def test_system_message_reaches_the_template(models: Models, tmp_path: Path) -> 
 def test_system_message_without_a_template_is_refused(models: Models, model: str) -> None:
     done = inside("run", getattr(models, model), "d", "--system", "x", "--raw")
     assert done.code == 2
-    assert "--system needs a chat template" in done.err
+    assert "--system needs the chat template" in done.err
 
 
 @pytest.mark.parametrize(
@@ -301,10 +301,10 @@ def test_k_is_the_length_of_a_draft(models: Models, k: int) -> None:
 
 
 def test_k_that_no_pass_can_hold_is_refused(models: Models) -> None:
-    done = inside("run", models.ring, "a", "-k", 512, "--draft", models.ring_draft)
+    done = inside("run", models.ring, "a", "-k", 256, "--batch", 256, "--draft", models.ring_draft)
     assert (done.code, done.out) == (2, "")
-    assert "A draft of 512 tokens does not fit one pass of 512 (--ubatch)." in done.err
-    assert "-k 511" in done.err
+    assert "A draft of 256 tokens does not fit one pass of 256 (--ubatch)." in done.err
+    assert "-k 255" in done.err
 
 
 def test_default_k_is_4(models: Models) -> None:

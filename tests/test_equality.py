@@ -385,7 +385,7 @@ def test_a_second_turn_evaluates_only_what_is_new_on_both_models(smollm2_q8_0: P
     assert len(prompt) == second.prompt_tokens
     # The target: the last token of the answer was pending. Then its own token and the drafts of each pass.
     new = second.prompt_tokens - (known - 1)
-    assert stats.target.prompt_tokens == new - 1
+    assert stats.target.read_tokens == new - 1
     assert stats.target.tokens == new + stats.drafted + stats.passes - 1
     # The draft: what it last saw of the first turn ends inside the answer, at most k + 1 tokens before its end.
     common = first_difference(on_draft, prompt) or 0

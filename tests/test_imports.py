@@ -34,7 +34,7 @@ IMPORTS = {
     "drafters": "errors sampling types verify",
     "vocab_check": "errors vocabulary",
     "chat": "errors jinja2",
-    "presets": "errors folders sampling yaml",
+    "presets": "errors folders sampling settings yaml",
     "derive": "errors presets",
     "resolve": "derive errors folders presets",
     "advice": "memory stats",

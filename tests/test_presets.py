@@ -173,9 +173,9 @@ def test_an_unknown_name_is_answered_with_the_nearest_or_with_all(tmp_path: Path
     assert "alpha, beta" in str(caught.value.hint)
 
 
-@pytest.mark.parametrize("name", preset_names(SHIPPED))
+@pytest.mark.parametrize("name", preset_names([SHIPPED]))
 def test_what_is_shipped_can_be_loaded(name: str) -> None:
-    preset = load_preset(name, SHIPPED)
+    preset = load_preset(name, [SHIPPED])
 
     assert preset.name == name
     for source in (preset.target, preset.draft):
@@ -186,4 +186,4 @@ def test_what_is_shipped_can_be_loaded(name: str) -> None:
 
 
 def test_something_is_shipped() -> None:
-    assert "demo" in preset_names(SHIPPED)
+    assert "demo" in preset_names([SHIPPED])

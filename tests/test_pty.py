@@ -435,7 +435,7 @@ def test_chat_answers_turn_by_turn_and_evaluates_only_what_is_new(chat: Chat) ->
     # Of the first turn all but the end token stayed in both caches.
     known = len(first["prompt"]) + first["tokens"] - 1
     assert second["prompt"][:known] == [*first["prompt"], *map(word, "abcde")]
-    assert second["target_prompt_tokens"] == len(second["prompt"]) - known - 1  # the last comes with the first pass
+    assert second["target_read_tokens"] == len(second["prompt"]) - known - 1  # the last comes with the first pass
     new = len(second["prompt"]) - known
     assert second["target_tokens_evaluated"] == new + second["tokens"] - 1 + second["drafted"] - second["accepted"]
     assert second["draft_tokens_evaluated"] < new + second["tokens"] + second["drafted"]
@@ -477,7 +477,7 @@ def test_ctrl_c_ends_the_answer_and_ctrl_c_again_the_chat(models: Models, tmp_pa
         first, second = chat.turns
     known = len(first["prompt"]) + first["tokens"] - 1
     assert second["prompt"][:known] == [*first["prompt"], *(word("abcde"[i % 5]) for i in range(first["tokens"] - 1))]
-    assert second["target_prompt_tokens"] == len(second["prompt"]) - known - 1
+    assert second["target_read_tokens"] == len(second["prompt"]) - known - 1
 
 
 def test_bytes_that_are_no_text_do_not_end_the_chat(models: Models, tmp_path: Path) -> None:

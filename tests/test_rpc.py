@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 import real_models
-from cli import Done, refusal, run_json
+from cli import Done, run_json, specdec
 from planted import disturbed, random_chain, write_planted
 
 from specdec_cli.llama.model import LlamaModel
@@ -220,7 +220,7 @@ def test_a_server_that_does_not_answer_is_an_error_in_words(pair: tuple[Path, Pa
 
 @pytest.mark.parametrize("endpoint", ["localhost", ":50052", "localhost:", "localhost:rpc"])
 def test_an_endpoint_is_host_and_port(pair: tuple[Path, Path], endpoint: str) -> None:
-    done = refusal("run", pair[0], "a b", "--rpc", endpoint)
+    done = specdec("run", pair[0], "a b", "--rpc", endpoint)
     assert (done.code, done.out) == (2, "")
     assert f"--rpc cannot be '{endpoint}'." in done.err
 

@@ -156,5 +156,5 @@ def test_what_each_model_read_stands_beside_it() -> None:
     document = stats_document(stats)
 
     assert document["target_tokens_evaluated"] == 100
-    assert (document["target_prompt_tokens"], document["target_prompt_seconds"]) == (60, 1.5)
+    assert (document["target_read_tokens"], document["target_read_seconds"]) == (60, 1.5)
     assert not [key for key in document if key.startswith("draft_") and key != "draft_seconds"]

@@ -18,6 +18,7 @@ import typer
 from specdec_cli.commands.options import JsonOpt, quantize, say
 from specdec_cli.errors import UsageError
 from specdec_cli.guard import guard_terminal
+from specdec_cli.interrupt import raise_on_sigterm
 
 if TYPE_CHECKING:
     from specdec_cli.chat import Conversation
@@ -184,9 +185,11 @@ def run(
 
     Ctrl-C ends the text, keeps what there is and shows the summary.
     """
+    guard_terminal()
+    raise_on_sigterm()
+
     from specdec_cli.document import plain as plain_values
     from specdec_cli.document import run_document
-    from specdec_cli.interrupt import raise_on_sigterm
     from specdec_cli.llama.abort import AbortFlag
     from specdec_cli.llama.log import log as llama_log
     from specdec_cli.pairing import open_pair
@@ -196,11 +199,13 @@ def run(
     from specdec_cli.running import Limits, Writer
     from specdec_cli.trace import Trace
 
-    guard_terminal()
-    raise_on_sigterm()
     text = prompt_text(prompt, file, sys.stdin)
     if as_json and text is None:
         raise UsageError("--json needs a prompt.", hint="Give one as argument, with -f, or through a pipe.")
+    if raw and text is None:
+        raise UsageError("--raw needs a prompt: a chat has a template.", hint="Give one, or leave out --raw.")
+    if raw and system is not None:
+        raise UsageError("--system needs the chat template that --raw leaves out.", hint="Leave out one of the two.")
     system = None if system is None else argument_text(system, "--system")
     if log is not None:
         try:
@@ -209,8 +214,9 @@ def run(
             raise _cannot_write(log, error) from error
     abort = AbortFlag()
     with ExitStack() as stack:
+        trace = Trace(stack.enter_context(_writable(jsonl)) if jsonl is not None else None, say)
+        files = resolve(model, draft, quantize, say)
         with _stoppable(abort):
-            files = resolve(model, draft, quantize, say)
             if system is None and not raw and files.preset is not None:
                 system = files.preset.system
             request = PairRequest(
@@ -246,7 +252,6 @@ def run(
             settings = plain_values({**asdict(request), **beside})
             if pair.tokenizers is not None:
                 say(pair.tokenizers)
-        trace = Trace(stack.enter_context(_writable(jsonl)) if jsonl is not None else None)
         writer = Writer(
             pair,
             request.k,
@@ -288,6 +293,7 @@ def _chat(writer: "Writer", talk: "Conversation | None", abort: "AbortFlag") -> 
 
 def _turn(writer: "Writer", talk: "Conversation", text: str, abort: "AbortFlag") -> None:
     """One question and its answer; a question that cannot be asked does not end the chat."""
+    abort.clear()
     try:
         with _stoppable(abort):
             error = writer.reply_to(talk, text).answer.error
@@ -296,7 +302,6 @@ def _turn(writer: "Writer", talk: "Conversation", text: str, abort: "AbortFlag")
         return
     if error is not None and error.exit_code != STOPPED_BY_CTRL_C:
         raise error
-    abort.clear()
 
 
 def _ask() -> str | None:

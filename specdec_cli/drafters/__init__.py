@@ -6,22 +6,29 @@ from dataclasses import dataclass
 from specdec_cli.drafters.model import ModelDrafter
 from specdec_cli.drafters.ngram import NgramDrafter
 from specdec_cli.drafters.none import NoDrafter
+from specdec_cli.errors import UsageError
 from specdec_cli.types import Drafter, Target
 from specdec_cli.verify import SharedNoise
 
 
 @dataclass(frozen=True, slots=True)
 class DrafterParts:
-    """What a drafter may be built from. `open_session` loads the draft model on first use."""
+    """What a drafter may be built from. `session` is the draft model's, None without one."""
 
     rule: SharedNoise
     end_tokens: frozenset[int]
     p_min: float
-    open_session: Callable[[], Target]
+    session: Target | None
+
+
+def _model(parts: DrafterParts) -> Drafter:
+    if parts.session is None:
+        raise UsageError("This drafter needs a draft model.", hint="Give one with --draft PATH.")
+    return ModelDrafter(parts.session, parts.rule, parts.end_tokens, p_min=parts.p_min)
 
 
 DRAFTERS: Mapping[str, Callable[[DrafterParts], Drafter]] = {
-    "model": lambda parts: ModelDrafter(parts.open_session(), parts.rule, parts.end_tokens, p_min=parts.p_min),
+    "model": _model,
     "ngram": lambda _: NgramDrafter(),
     "none": lambda _: NoDrafter(),
 }

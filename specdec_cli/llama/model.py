@@ -251,13 +251,13 @@ def read_header(path: Path) -> tuple[ModelFacts, Vocabulary]:
 
 def check_is_gguf(path: Path) -> None:
     """Settle in words what llama.cpp would only fail on. Raises ModelError."""
-    if not path.exists():
-        raise ModelError(f"There is no file {path}.", hint="Check the path, or use a preset's name.")
-    if not path.is_file():
+    if os.path.isdir(path):
         raise ModelError(f"{path} is not a file.", hint="Name the .gguf file itself.")
     try:
         with path.open("rb") as file:
             magic = file.read(4)
+    except FileNotFoundError as error:
+        raise ModelError(f"There is no file {path}.", hint="Check the path, or use a preset's name.") from error
     except OSError as error:
         raise ModelError(f"{path} cannot be read: {error.strerror}.", hint="Check its permissions.") from error
     if magic != b"GGUF":

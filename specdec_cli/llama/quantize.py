@@ -7,15 +7,11 @@ import llama_cpp
 
 from specdec_cli.errors import ModelError
 from specdec_cli.llama.log import capture_log, log
+from specdec_cli.settings import FORMATS
 
-FILE_TYPES = {
-    "F32": llama_cpp.LLAMA_FTYPE_ALL_F32,
-    "F16": llama_cpp.LLAMA_FTYPE_MOSTLY_F16,
-    "BF16": llama_cpp.LLAMA_FTYPE_MOSTLY_BF16,
-    "Q8_0": llama_cpp.LLAMA_FTYPE_MOSTLY_Q8_0,
-    "Q4_0": llama_cpp.LLAMA_FTYPE_MOSTLY_Q4_0,
-    "Q4_1": llama_cpp.LLAMA_FTYPE_MOSTLY_Q4_1,
-    "Q2_K": llama_cpp.LLAMA_FTYPE_MOSTLY_Q2_K,
+_FILE_TYPES = {
+    name: getattr(llama_cpp, "LLAMA_FTYPE_ALL_F32" if name == "F32" else f"LLAMA_FTYPE_MOSTLY_{name}")
+    for name in FORMATS
 }
 
 
@@ -24,7 +20,7 @@ def quantize(source: Path, target: Path, file_type: str, *, threads: int) -> Non
     capture_log()
     log.start_afresh()
     params = llama_cpp.llama_model_quantize_default_params()
-    params.ftype = FILE_TYPES[file_type]
+    params.ftype = _FILE_TYPES[file_type]
     params.allow_requantize = True
     params.nthread = threads
     if llama_cpp.llama_model_quantize(os.fsencode(source), os.fsencode(target), params) != 0:

@@ -117,14 +117,16 @@ class LlamaSession:
         """Bring the cache up to date, in batches of n_batch, asking for no logits."""
         if not tokens:
             return
-        started = self._clock()
-        for at in range(0, len(tokens), self._settings.n_batch):
-            chunk = tokens[at : at + self._settings.n_batch]
-            self._decode(chunk, first_wanted=len(chunk))
-        # A GPU works on after llama_decode returns; the clock must not stop before it has finished.
-        llama_cpp.llama_synchronize(self._context)
-        self.unscored_tokens += len(tokens)
-        self.unscored_seconds += self._clock() - started
+        started, evaluated = self._clock(), self.n_evaluated
+        try:
+            for at in range(0, len(tokens), self._settings.n_batch):
+                chunk = tokens[at : at + self._settings.n_batch]
+                self._decode(chunk, first_wanted=len(chunk))
+            # A GPU works on after llama_decode returns; the clock must not stop before it has finished.
+            llama_cpp.llama_synchronize(self._context)
+        finally:  # also what an interruption leaves half done
+            self.unscored_tokens += self.n_evaluated - evaluated
+            self.unscored_seconds += self._clock() - started
 
     def _decode(self, chunk: list[int], *, first_wanted: int) -> None:
         """Evaluate `chunk` after what is cached; logits are wanted from index `first_wanted` on."""
@@ -242,7 +244,7 @@ def _cache_bytes_from_log() -> int:
 def shared_prefix(a: list[int], b: list[int]) -> int:
     """Length of the longest common beginning, by bisection on slices: they compare at C speed."""
     low, high = 0, min(len(a), len(b))
-    if a[:high] == b[:high]:
+    if (a if high == len(a) else a[:high]) == b[:high]:  # nearly always: the text has only grown
         return high
     while low < high - 1:
         middle = (low + high) // 2

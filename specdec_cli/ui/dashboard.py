@@ -17,7 +17,7 @@ from specdec_cli.types import FinishReason, Origin
 from specdec_cli.ui.clean import Cleaner, printable
 from specdec_cli.ui.paint import DIM, PLAIN, Line, Palette
 from specdec_cli.ui.panel import panel
-from specdec_cli.ui.summary import summary, warnings
+from specdec_cli.ui.summary import placement, summary, warnings
 from specdec_cli.ui.terminal import Terminal
 from specdec_cli.ui.view import Header, Span
 from specdec_cli.ui.wrap import Wrapper, wrapped
@@ -139,7 +139,7 @@ class LiveView:
     def _summary(self, reason: FinishReason) -> list[Line]:
         columns, _ = self._terminal.size()
         warned = warnings(self._stats)
-        texts = [("", DIM), *((text, DIM) for text in summary(self._stats, reason))]
+        texts = [("", DIM), *((text, DIM) for text in summary(self._stats, reason) + placement(self._header))]
         texts += [(text, self._palette.off) for text in warned]
         return [
             row

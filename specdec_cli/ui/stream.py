@@ -7,7 +7,7 @@ from typing import Self
 from specdec_cli.stats import RunStats
 from specdec_cli.types import FinishReason
 from specdec_cli.ui.clean import Cleaner, printable
-from specdec_cli.ui.summary import summary, warnings
+from specdec_cli.ui.summary import placement, summary, warnings
 from specdec_cli.ui.terminal import Terminal
 from specdec_cli.ui.view import Header, Span
 
@@ -16,8 +16,7 @@ class PlainView:
     """The answer on stdout, everything else on stderr, no escapes anywhere.
 
     A pipe gets the model's text unchanged, as UTF-8 whatever the locale says; a terminal gets it
-    cleaned. When the reader of a pipe goes away, `show` and `finish` raise BrokenPipeError: the
-    command decides what that means (and has to keep Python from flushing stdout again at exit).
+    cleaned. When the reader of a pipe goes away, `show` and `finish` raise BrokenPipeError.
     """
 
     def __init__(self, header: Header, stdout: Terminal, stderr: Terminal) -> None:
@@ -49,7 +48,7 @@ class PlainView:
         self.show(spans, stats)
         if self._cleaner:
             self._write(self._cleaner.close())
-        self._say([*summary(stats, reason), *warnings(stats)])
+        self._say([*summary(stats, reason), *placement(self._header), *warnings(stats)])
 
     def _write(self, text: str) -> None:
         if not text:

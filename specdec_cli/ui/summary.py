@@ -3,6 +3,18 @@
 from specdec_cli.stats import RunStats
 from specdec_cli.types import FinishReason
 from specdec_cli.ui import words
+from specdec_cli.ui.view import Header
+
+
+def placement(header: Header) -> list[str]:
+    """Where the models are and what they take: the panel shows it too, but not in every window."""
+    models = [("target", header.target), ("draft", header.draft)]
+    there = [(name, model) for name, model in models if model is not None]
+    layers = ", ".join("{}/{} {}".format(*model.layers_on_gpu, name) for name, model in there)
+    memory = ", ".join(
+        f"{name} {words.size(model.weights_bytes)} + {words.size(model.cache_bytes)} cache" for name, model in there
+    )
+    return [f"layers on GPU: {layers}; memory: {memory}"]
 
 
 def summary(stats: RunStats, reason: FinishReason) -> list[str]:
@@ -30,7 +42,7 @@ def _prompt(stats: RunStats) -> list[str]:
         return []
     costs = [("target", stats.target), ("draft", stats.draft)]
     told = [
-        f"{name} {words.count(cost.prompt_tokens, 'token')} in {words.duration(cost.prompt_seconds)}"
+        f"{name} {words.count(cost.read_tokens, 'token')} in {words.duration(cost.read_seconds)}"
         for name, cost in costs
         if cost is not None
     ]
