@@ -42,8 +42,17 @@ def main() -> None:
     ks = [int(k) for k in options.k.split(",")]
     print(f"{files.target.name} + {files.draft.name if files.draft else files.drafter}, {options.n} tokens")
     for temperature in (float(t) for t in options.temp.split(",")):
-        sampling = SamplingParams(temperature=temperature)
-        request = PairRequest(files.target, files.draft, files.drafter, max(ks), seed=1, sampling=sampling, force=True)
+        sampling = SamplingParams(temperature=temperature, top_p=options.top_p)
+        request = PairRequest(
+            files.target,
+            files.draft,
+            files.drafter,
+            max(ks),
+            seed=1,
+            sampling=sampling,
+            p_min=options.p_min,
+            force=True,
+        )
         with open_pair(request, say=lambda _: None, abort=AbortFlag()) as pair:
             _table(pair, [0, *ks], options.n, options.repeats)
     print(", ".join(f"{k} {v}" for k, v in versions().items() if k != "llama_cpp_features"))
@@ -104,6 +113,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--draft")
     parser.add_argument("-k", default="1,2,3,4")
     parser.add_argument("--temp", default="0,0.8")
+    parser.add_argument("--p-min", type=float, default=0.0)
+    parser.add_argument("--top-p", type=float, default=0.95)
     parser.add_argument("-n", type=int, default=200)
     parser.add_argument("--repeats", type=int, default=3)
     return parser.parse_args()
