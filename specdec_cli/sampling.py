@@ -55,7 +55,7 @@ def _require(holds: bool, name: str, value: float, allowed: str) -> None:
 def argmax(row: Row) -> int:
     """The most likely token; of equal ones the lowest id. Raises DecodeFailed if the row is not numbers."""
     best = int(row.argmax())
-    if not np.isfinite(row[best]):
+    if not math.isfinite(row[best]):
         raise _not_numbers()
     return best
 
