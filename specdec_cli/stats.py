@@ -51,7 +51,8 @@ class RunStats:
         """Count one round. The first one is the prompt's: its time is the time to first token."""
         self.passes += 1
         self.tokens += len(round_.tokens)
-        self.k = round_.k
+        if round_.k or round_.off_reason:  # not the rounds that only had no room for a draft
+            self.k = round_.k
         self.off_reason = round_.off_reason
         self._count_draft(round_)
         self.recent.append(round_)
