@@ -36,7 +36,7 @@ def run_notes(stats: RunStats, drafter: str) -> list[str]:
     """What went wrong with drafting in a run that is over, or is under way."""
     if drafter == "none" or stats.passes < 2:
         return []
-    if stats.drafted == 0:
+    if stats.drafted == 0 and stats.off_reason is None:
         return ["Nothing was drafted, so this was plain decoding."]
     drafting = [r for r in stats.recent if r.drafted]
     slow = [r for r in drafting if r.draft_seconds / len(r.drafted) > r.verify_seconds]

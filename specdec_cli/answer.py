@@ -53,11 +53,11 @@ def follow(
         answer.finish, answer.error = "interrupt", Interrupted(signal.SIGINT)
     except SpecdecError as error:
         answer.finish, answer.error = ("interrupt" if isinstance(error, Interrupted) else "error"), error
-    for note in run_notes(answer.stats, drafter):
-        _tell(note, answer, view)
     count(answer.stats)
     spans = spans_of(reply.close(), answer.origins)
-    view.finish(spans, answer.stats, answer.finish)
+    late = [note for note in run_notes(answer.stats, drafter) if note not in answer.notes]
+    answer.notes += late
+    view.finish(spans, answer.stats, answer.finish, late)
     trace.end(answer.stats, answer.finish, spans)
     return answer
 

@@ -123,7 +123,8 @@ def _contexts(
         threads=threads,
         cache_type=request.cache_type,
         flash_attention=request.flash_attention,
-        max_rows=min(request.k + 1, n_ctx),
+        # No draft is longer than the context, but a k that no pass could hold is told as it was given.
+        max_rows=min(request.k + 1, n_ctx) if request.k < (request.n_ubatch or request.n_batch) else request.k + 1,
     )
     draft_ctx = n_ctx
     if draft_facts is not None:

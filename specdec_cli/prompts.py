@@ -20,15 +20,19 @@ def prompt_text(prompt: str | None, file: Path | None, stdin: TextIO | None) -> 
     if prompt is not None:
         prompt = argument_text(prompt, "The prompt")
     if file is not None:
-        text = _decode(_read_file(file), str(file))
+        text = _from_stdin(stdin) if str(file) == "-" else _decode(_read_file(file), str(file))
         prompt = text if prompt is None else f"{prompt}\n\n{text}"
-    if prompt is None and stdin is not None:
-        if stdin.isatty():
+    elif prompt is None:
+        if stdin is not None and stdin.isatty():
             return None
-        prompt = _decode(stdin.buffer.read(), "Standard input")
-    if not prompt:
+        prompt = _from_stdin(stdin)
+    if not prompt.strip():
         raise _empty()
     return prompt
+
+
+def _from_stdin(stdin: TextIO | None) -> str:
+    return "" if stdin is None else _decode(stdin.buffer.read(), "Standard input")
 
 
 def argument_text(text: str, name: str) -> str:

@@ -1,5 +1,6 @@
 """From what the user typed to model files: a path, or a preset with its own draft and settings."""
 
+import difflib
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -33,13 +34,23 @@ def resolve(model: str, draft: str | None, quantize: Quantize, say: Callable[[st
     source = preset.target if preset else ModelSource(path=model)
     own_draft = preset.draft if preset and draft is None else None
     if draft is not None and draft not in DRAFTER_NAMES:
-        own_draft = ModelSource(path=draft)
+        own_draft = ModelSource(path=_draft_path(draft))
     drafter = "model" if own_draft else draft or "none"
     return Resolved(
         target=model_file(source, quantize, say),
         draft=model_file(own_draft, quantize, say) if own_draft else None,
         drafter=drafter,
         preset=preset,
+    )
+
+
+def _draft_path(draft: str) -> str:
+    if looks_like_path(draft):
+        return draft
+    near = difflib.get_close_matches(draft, DRAFTER_NAMES, n=1)
+    raise UsageError(
+        f"There is neither a file nor a drafter called {draft!r}.",
+        hint=f"Did you mean {near[0]!r}?" if near else f"Give --draft a GGUF file, {' or '.join(DRAFTER_NAMES)}.",
     )
 
 

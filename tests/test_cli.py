@@ -27,6 +27,7 @@ SUMMARY = [
     r"draft [\d.]+ m?s, verify [\d.]+ m?s, everything else [\d.]+ m?s",
     r"read: target \d+ tokens? in [\d.]+ m?s(, draft \d+ tokens? in [\d.]+ m?s)?",
     r"layers on GPU: 0/\d+ target(, 0/\d+ draft)?; memory: target \d+ MiB \+ \d+ MiB cache(, draft .*)?",
+    r"greedy|temperature [\d.]+, top-k \d+, top-p [\d.]+, min-p [\d.]+, seed \d+",
 ]
 """What stderr holds after a run in which nothing happened."""
 

@@ -176,7 +176,7 @@ def test_out_of_memory_is_told(tmp_path: Path) -> None:
     [
         ("missing", "There is no file /nowhere/model.gguf."),
         ("folder", "is not a file."),
-        ("text", "is not a GGUF file (it begins with b'<htm')."),
+        ("text", "is not a GGUF file (it begins with '<htm')."),
         ("truncated", "does not load: "),
         ("unknown", "unknown model architecture: 'lhama'"),
         ("no weights", "vocab.gguf"),

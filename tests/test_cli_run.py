@@ -495,3 +495,35 @@ def test_interrupted_document_is_whole(models: Models, tmp_path: Path) -> None:
     assert len(document["token_ids"]) == document["stats"]["tokens"] > 5
     assert json.loads(trace.read_text().splitlines()[-1])["finish_reason"] == "interrupt"
     assert "Traceback" not in err
+
+
+# --- what a first visitor stumbled over ---------------------------------------------------------------------
+
+
+def test_standard_input_follows_the_prompt_when_asked_for(models: Models, tmp_path: Path) -> None:
+    _, trace = traced(tmp_path / "trace", models.words, "a", "-f", "-", "--raw", "-n", 1, stdin="b")
+    assert prompt_of(trace) == "<s> a\n\nb"
+
+
+def test_blanks_are_no_prompt(models: Models) -> None:
+    done = inside("run", models.words, "  ")
+    assert (done.code, done.err.splitlines()[-2]) == (2, "Error: The prompt is empty.")
+
+
+@pytest.mark.parametrize(("draft", "hint"), [("ngarm", "Did you mean 'ngram'?"), ("", "Give --draft a GGUF file")])
+def test_a_mistyped_drafter_is_told(models: Models, draft: str, hint: str) -> None:
+    done = inside("run", models.words, "a", "--draft", draft)
+    assert done.code == 2
+    assert f"There is neither a file nor a drafter called '{draft}'." in done.err
+    assert hint in done.err
+
+
+def test_a_k_far_too_large_is_named_as_it_was_typed(models: Models) -> None:
+    done = inside("run", models.words, "a", "-k", 100000, "--draft", models.draft)
+    assert done.code == 2
+    assert "A draft of 100000 tokens" in done.err
+
+
+def test_notes_on_the_whole_come_after_the_summary(models: Models) -> None:
+    done = specdec("run", models.words, "a", "-n", 3, "--draft", models.draft, "--p-min", 1)
+    assert done.err.index("stopped:") < done.err.index("Nothing was drafted")

@@ -54,9 +54,9 @@ for name in sys.argv[1:]:
 CUTS = (4, 8, 16, 24, 100, 400, 2000, 4000, 6000, 7800, 8300, 9000, 100_000, -4096, -1)
 CUT_SHORT = r"failed to read|within the file bounds|exceeds remaining file size"
 DAMAGED = {
-    "html.gguf": r"is not a GGUF file \(it begins with b'<!DO'\)",
-    "empty.gguf": r"is not a GGUF file \(it begins with b''\)",
-    "magic.gguf": r"is not a GGUF file \(it begins with b'GGML'\)",
+    "html.gguf": r"is not a GGUF file \(it begins with '<!DO'\)",
+    "empty.gguf": r"is not a GGUF file \(it begins with ''\)",
+    "magic.gguf": r"is not a GGUF file \(it begins with 'GGML'\)",
     "version.gguf": "version 99",
     "arch.gguf": "unknown model architecture: 'klama'",
     "key_values.gguf": "number of key value pairs",
@@ -246,7 +246,7 @@ def test_the_command_ends_with_words_and_a_code(tmp_path: Path) -> None:
     done = specdec("run", path, "Hi")
     assert (done.returncode, done.stdout) == (3, "")
     error, hint = done.stderr.splitlines()
-    assert error == f"Error: {path} is not a GGUF file (it begins with b'<htm')."
+    assert error == f"Error: {path} is not a GGUF file (it begins with '<htm')."
     assert hint.startswith("Hint: ")
 
 

@@ -300,7 +300,7 @@ def test_the_cursor_is_back_on_every_way_out(error: type[BaseException] | None) 
     written = tty.getvalue()
     assert written[written.rindex("\x1b") :] == "\x1b[?25h"
     assert tty.everything()[0] == "drawn pending"
-    assert len(tty.everything()) == (8 if error is None else 1), "no panel is left"
+    assert len(tty.everything()) == (9 if error is None else 1), "no panel is left"
     assert tty.screen.cursor.x == 0
 
 

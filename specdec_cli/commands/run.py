@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import re
 import secrets
 import sys
 import time
@@ -72,7 +73,10 @@ def run(
     file: Annotated[
         Path | None,
         typer.Option(
-            "-f", "--file", help="Read the prompt from a file (after PROMPT, if given).", rich_help_panel=_TEXT
+            "-f",
+            "--file",
+            help="Read the prompt from a file, or - for standard input (after PROMPT, if given).",
+            rich_help_panel=_TEXT,
         ),
     ] = None,
     system: Annotated[str | None, typer.Option(help="System message.", rich_help_panel=_TEXT)] = None,
@@ -283,10 +287,13 @@ def _chat(writer: "Writer", talk: "Conversation | None", abort: "AbortFlag") -> 
         )
     if isinstance(sys.stdin, io.TextIOWrapper):
         sys.stdin.reconfigure(errors="replace")  # a byte that is no text must not end the chat
-    say("Chat: /new begins anew, Ctrl-C stops an answer, Ctrl-D ends the chat.")
+    say("Chat: /new begins anew, Ctrl-C stops an answer, Ctrl-D (or Ctrl-C at the prompt) ends the chat.")
     while (text := _ask()) is not None:
         if text == "/new":
             talk.forget()
+            say("Begun anew.")
+        elif re.fullmatch(r"/\w+", text):
+            say(f"There is no command {text}; there is /new.")
         elif text:
             _turn(writer, talk, text, abort)
 

@@ -262,7 +262,7 @@ def check_is_gguf(path: Path) -> None:
         raise ModelError(f"{path} cannot be read: {error.strerror}.", hint="Check its permissions.") from error
     if magic != b"GGUF":
         raise ModelError(
-            f"{path} is not a GGUF file (it begins with {magic!r}).",
+            f"{path} is not a GGUF file (it begins with {magic.decode('latin-1')!r}).",
             hint="A web page or a half download may have been saved under this name; fetch it again.",
         )
 

@@ -126,21 +126,22 @@ class LiveView:
         clean = printable(text, ascii_only=not self._palette.utf8)
         self._draw(news=wrapped(clean, self._palette.notice, columns))
 
-    def finish(self, spans: Sequence[Span], stats: RunStats, reason: FinishReason) -> None:
+    def finish(self, spans: Sequence[Span], stats: RunStats, reason: FinishReason, notes: Sequence[str] = ()) -> None:
         self._pending += spans
         self._stats = stats
-        self._end(self._summary(reason))
+        self._end(self._summary(reason, notes))
 
     def _restore_terminal(self) -> None:
         """Nothing is left to draw, so that showing the cursor is the last thing written."""
         self._region.lines = []
         self._region.stop()
 
-    def _summary(self, reason: FinishReason) -> list[Line]:
+    def _summary(self, reason: FinishReason, notes: Sequence[str]) -> list[Line]:
         columns, _ = self._terminal.size()
         warned = warnings(self._stats)
         texts = [("", DIM), *((text, DIM) for text in summary(self._stats, reason) + placement(self._header))]
         texts += [(text, self._palette.off) for text in warned]
+        texts += [(text, self._palette.notice) for text in notes]
         return [
             row
             for text, style in texts

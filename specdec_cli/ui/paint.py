@@ -49,6 +49,14 @@ class Palette:
             return text
         return text[: max(0, width - len(sign))] + sign[:width]
 
+    def crop_middle(self, text: str, width: int) -> str:
+        """The same for file names, whose end (the quantisation) tells more than their middle."""
+        sign = "…" if self.utf8 else "..."
+        if len(text) <= width:
+            return text
+        end = (width - len(sign)) // 2
+        return text[: max(0, width - len(sign) - end)] + sign[:width] + text[len(text) - end :]
+
     def safe(self, content: Line) -> Line:
         """Names and reasons come from files: one line, and nothing that the terminal obeys."""
         one_line = ((text.replace("\n", " ").replace("\t", " "), style) for text, style, _ in content)

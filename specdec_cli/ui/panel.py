@@ -39,10 +39,11 @@ def _full(header: Header, stats: RunStats, palette: Palette, columns: int) -> li
     below = [_legend(palette)]
     if columns < WIDE_COLUMNS:
         blocks.append((_positions(stats, palette, min(beside, POSITIONS_WIDTH)), beside))
-        below = [_memory(header), _placement(header, stats), *below]
+        below = [_memory(header), _placement(header, stats, palette, columns), *below]
     else:
         blocks.append((_positions(stats, palette, POSITIONS_WIDTH), POSITIONS_WIDTH + GAP))
-        blocks.append((_models(header, stats), beside - POSITIONS_WIDTH - GAP))
+        width = beside - POSITIONS_WIDTH - GAP
+        blocks.append((_models(header, stats, palette, width), width))
     return [_rule(header, stats, palette, columns), *_side_by_side(blocks), *below]
 
 
@@ -137,15 +138,17 @@ def _position(number: int, share: float, palette: Palette, width: int) -> Line:
     return line((f"{number:2d} ", DIM), (bar, palette.draft), f" {100 * share:3.0f}%")
 
 
-def _models(header: Header, stats: RunStats) -> list[Line]:
-    lines = [*_model("target", header.target)]
+def _models(header: Header, stats: RunStats, palette: Palette, width: int) -> list[Line]:
+    lines = [*_model("target", header.target, palette, width)]
     if header.draft is not None:
-        lines += _model("draft", header.draft)
-    return [*lines, line(_layers(header)), line((_context(header, stats), DIM))]
+        lines += _model("draft", header.draft, palette, width)
+    context = palette.crop(_context(header, stats), width)
+    return [*lines, line(_layers(header)), line((context, DIM))]
 
 
-def _model(role: str, model: ModelLine) -> list[Line]:
-    return [line((f"{role:<7}", DIM), model.name), line(f"{'':<7}{_bytes(model)}")]
+def _model(role: str, model: ModelLine, palette: Palette, width: int) -> list[Line]:
+    name = palette.crop_middle(model.name, width - 7)
+    return [line((f"{role:<7}", DIM), name), line(f"{'':<7}{_bytes(model)}")]
 
 
 def _memory(header: Header) -> Line:
@@ -157,8 +160,9 @@ def _bytes(model: ModelLine) -> str:
     return f"{words.size(model.weights_bytes)} + {words.size(model.cache_bytes)} cache"
 
 
-def _placement(header: Header, stats: RunStats) -> Line:
-    return line(f" {_layers(header)}   ", (_context(header, stats), DIM))
+def _placement(header: Header, stats: RunStats, palette: Palette, columns: int) -> Line:
+    layers = f" {_layers(header)}   "
+    return line(layers, (palette.crop(_context(header, stats), columns - len(layers)), DIM))
 
 
 def _layers(header: Header) -> str:

@@ -26,5 +26,12 @@ class SilentView:
     def notice(self, text: str) -> None:
         self._say(text)
 
-    def finish(self, spans: Sequence[Span], stats: RunStats, reason: FinishReason) -> None:
-        pass
+    def finish(
+        self,
+        spans: Sequence[Span],  # noqa: ARG002  (the protocol's names)
+        stats: RunStats,  # noqa: ARG002
+        reason: FinishReason,  # noqa: ARG002
+        notes: Sequence[str] = (),
+    ) -> None:
+        for note in notes:
+            self._say(note)

@@ -44,11 +44,11 @@ class PlainView:
             self._noticed.add(text)
             self._say([text])
 
-    def finish(self, spans: Sequence[Span], stats: RunStats, reason: FinishReason) -> None:
+    def finish(self, spans: Sequence[Span], stats: RunStats, reason: FinishReason, notes: Sequence[str] = ()) -> None:
         self.show(spans, stats)
         if self._cleaner:
             self._write(self._cleaner.close())
-        self._say([*summary(stats, reason), *placement(self._header), *warnings(stats)])
+        self._say([*summary(stats, reason), *placement(self._header), *warnings(stats), *notes])
 
     def _write(self, text: str) -> None:
         if not text:

@@ -14,7 +14,7 @@ def placement(header: Header) -> list[str]:
     memory = ", ".join(
         f"{name} {words.size(model.weights_bytes)} + {words.size(model.cache_bytes)} cache" for name, model in there
     )
-    return [f"layers on GPU: {layers}; memory: {memory}"]
+    return [f"layers on GPU: {layers}; memory: {memory}", header.sampling]
 
 
 def summary(stats: RunStats, reason: FinishReason) -> list[str]:

@@ -81,6 +81,6 @@ class View(Protocol):
         """A line of news for the user, once."""
         ...
 
-    def finish(self, spans: Sequence[Span], stats: RunStats, reason: FinishReason) -> None:
-        """The last text and the summary."""
+    def finish(self, spans: Sequence[Span], stats: RunStats, reason: FinishReason, notes: Sequence[str] = ()) -> None:
+        """The last text, the summary, and what is to be said about the whole."""
         ...
