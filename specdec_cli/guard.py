@@ -4,6 +4,13 @@ import atexit
 import os
 import signal
 import sys
+from contextlib import suppress
+from typing import Any
+
+try:
+    import termios
+except ImportError:  # Windows, where there is no fork either
+    termios = None  # type: ignore[assignment]
 
 # The death may have come in the middle of a frame: everything that one switches, and the panel below.
 _RESTORE = b"\r\n\x1b[?2026l\x1b[?7h\x1b[0m\x1b[J\x1b[?25h"
@@ -21,27 +28,31 @@ def guard_terminal() -> None:
     """
     if not hasattr(os, "fork") or not sys.stderr.isatty():
         return
+    modes = termios.tcgetattr(sys.stderr)
     reader, writer = os.pipe()
     if os.fork() == 0:
         os.close(writer)
-        _wait_for_goodbye(reader)
+        _wait_for_goodbye(reader, modes)
     os.close(reader)
     atexit.register(_goodbye, writer, os.getpid())
 
 
 def _goodbye(writer: int, owner: int) -> None:
     if os.getpid() == owner:  # a forked child of ours must not speak for us
-        os.write(writer, b"bye")
-        os.close(writer)
-        os.wait()
+        with suppress(OSError):  # somebody may have ended the child
+            os.write(writer, b"bye")
+            os.close(writer)
+            os.wait()
 
 
-def _wait_for_goodbye(reader: int) -> None:
+def _wait_for_goodbye(reader: int, modes: list[Any]) -> None:
     """The child's whole life. Its pipe closes when the parent dies; empty, it was a bad death."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT):
+    # The last lets a process that is not in front set the modes of the terminal.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGTTOU):
         signal.signal(number, signal.SIG_IGN)
     try:
         if not os.read(reader, 3):
+            termios.tcsetattr(sys.stderr, termios.TCSADRAIN, modes)
             os.write(sys.stderr.fileno(), _RESTORE + _LAST_WORDS)
     finally:
         os._exit(0)

@@ -320,6 +320,17 @@ def test_ctrl_c_while_writing(models: Models, plain: tuple[str, ...], draft: str
         assert "Error" not in terminal.text
 
 
+def test_what_is_typed_meanwhile_does_not_stand_in_the_answer(models: Models) -> None:
+    with Terminal("run", models.endless, "e", "--ctx", 20000) as terminal:
+        terminal.wait_for(lambda: "a b c d e" in terminal.text)
+        terminal.send(b"impatient\n")
+        terminal.read_for(0.5)
+        terminal.send(b"\x03")
+        assert terminal.end() == 130
+        assert "impatient" not in terminal.text
+        assert terminal.modes_now == terminal.modes
+
+
 def test_sigterm_while_writing(models: Models) -> None:
     with Terminal("run", models.endless, "e", "--ctx", 20000) as terminal:
         terminal.wait_for(lambda: "a b c d e" in terminal.text)

@@ -342,8 +342,9 @@ def _raw_ids(pair: "Pair", text: str, system: str | None, raw: bool) -> list[int
 @contextmanager
 def _stoppable(abort: "AbortFlag") -> Iterator[None]:
     from specdec_cli.interrupt import SignalWatch
+    from specdec_cli.ui.terminal import quiet_keyboard
 
-    with SignalWatch(abort.set):
+    with SignalWatch(abort.set), quiet_keyboard(sys.stdin):
         yield
 
 

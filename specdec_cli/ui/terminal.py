@@ -2,9 +2,15 @@
 
 import codecs
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TextIO
+
+try:
+    import termios
+except ImportError:  # Windows, which echoes only while something reads
+    termios = None  # type: ignore[assignment]
 
 FALLBACK_SIZE = (80, 24)
 SMALLEST_LIVE_SIZE = (20, 5)
@@ -61,3 +67,18 @@ class Terminal:
 
 def _number(text: str | None) -> int:
     return int(text) if text and text.isdecimal() else 0
+
+
+@contextmanager
+def quiet_keyboard(stdin: TextIO | None) -> Iterator[None]:
+    """Do not echo what is typed meanwhile: it would stand in the middle of the answer. It is kept for later."""
+    if termios is None or stdin is None or not stdin.isatty():
+        yield
+        return
+    saved = termios.tcgetattr(stdin)
+    quiet = [*saved[:3], saved[3] & ~termios.ECHO, *saved[4:]]
+    termios.tcsetattr(stdin, termios.TCSADRAIN, quiet)
+    try:
+        yield
+    finally:
+        termios.tcsetattr(stdin, termios.TCSADRAIN, saved)
