@@ -15,7 +15,7 @@ from specdec_cli.drafters.model import ModelDrafter
 from specdec_cli.drafters.ngram import NgramDrafter
 from specdec_cli.drafters.none import NoDrafter
 from specdec_cli.engine import generate
-from specdec_cli.errors import DecodeFailed, Interrupted
+from specdec_cli.errors import DecodeFailed, Interrupted, UsageError
 from specdec_cli.sampling import SamplingParams, probability
 from specdec_cli.types import Drafter, Logits, Round, Target
 from specdec_cli.verify import SharedNoise
@@ -302,18 +302,20 @@ def test_ctrl_c_in_the_draft_model_is_ctrl_c() -> None:
 @pytest.mark.parametrize("name", DRAFTERS)
 def test_a_drafter_is_found_under_the_name_that_it_shows(name: str) -> None:
     lm = TableLM(20, seed=0)
-    parts = DrafterParts(rule_for(lm), frozenset(), 0.0, lambda: lm)
+    parts = DrafterParts(rule_for(lm), frozenset(), 0.0, lm)
 
     assert DRAFTERS[name](parts).name == name
 
 
-def test_only_the_model_drafter_opens_a_session() -> None:
-    def no_session() -> Target:
-        raise AssertionError("a model was loaded for nothing")
+def test_only_the_model_drafter_needs_a_draft_model() -> None:
+    def parts(session: Target | None) -> DrafterParts:
+        return DrafterParts(rule_for(TableLM(20, seed=0)), frozenset(), 0.0, session)
 
-    lm = TableLM(20, seed=0)
     for name in DRAFTERS.keys() - {"model"}:
-        DRAFTERS[name](DrafterParts(rule_for(lm), frozenset(), 0.0, no_session))
+        assert DRAFTERS[name](parts(None)).name == name
+    with pytest.raises(UsageError, match="needs a draft model"):
+        DRAFTERS["model"](parts(None))
+    assert len(DRAFTERS["model"](parts(TableLM(20, seed=0))).propose([1], 4).tokens) == 4
 
 
 def test_no_drafter_says_why() -> None:

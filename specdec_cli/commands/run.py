@@ -333,7 +333,7 @@ def _raw_ids(pair: "Pair", text: str, system: str | None, raw: bool) -> list[int
     from specdec_cli.prompts import text_ids
 
     if system is not None:
-        raise UsageError("--system needs a chat template.", hint="Leave out --system, or --raw.")
+        raise UsageError("--system needs a chat template, and this model has none.", hint="Leave out --system.")
     if not raw:
         say("This model has no chat template: the prompt is continued as it is.")
     return text_ids(pair.target.model, text)
