@@ -9,6 +9,10 @@ import typer
 
 from specdec_cli import __version__
 from specdec_cli.commands.check import check
+from specdec_cli.commands.files import list_files, rm, verify_files
+from specdec_cli.commands.plan import plan
+from specdec_cli.commands.presets import presets_app
+from specdec_cli.commands.pull import pull
 from specdec_cli.commands.run import run
 from specdec_cli.errors import Interrupted, SpecdecError
 from specdec_cli.ui.clean import printable
@@ -28,6 +32,12 @@ app = typer.Typer(
 )
 app.command()(run)
 app.command()(check)
+app.command()(pull)
+app.command()(plan)
+app.add_typer(presets_app, name="presets")
+app.command("list")(list_files)
+app.command()(rm)
+app.command("verify-files")(verify_files)
 
 
 def _show_version(wanted: bool) -> None:

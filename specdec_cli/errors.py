@@ -47,6 +47,99 @@ class DecodeFailed(SpecdecError):
     exit_code = 7
 
 
+class HubError(SpecdecError):
+    """Something between here and the Hub. `is_transient` failures are worth another try, after `retry_after`
+    seconds if the server named a time."""
+
+    is_transient = False
+
+    def __init__(self, message: str, *, hint: str | None = None, retry_after: float | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.retry_after = retry_after
+
+
+class NeedsToken(HubError):
+    """The repository opens only to a token, and there is none, or the Hub refuses it."""
+
+    exit_code = 20
+
+
+class NoAccess(HubError):
+    """The token's owner may not read the repository."""
+
+    exit_code = 21
+
+
+class NotOnHub(HubError):
+    """No such repository, revision or file; or several files where one was meant."""
+
+    exit_code = 22
+
+
+class RateLimited(HubError):
+    """The Hub asks for patience."""
+
+    exit_code = 23
+    is_transient = True
+
+
+class DiskFull(SpecdecError):
+    """What is to be fetched does not fit on the disk."""
+
+    exit_code = 24
+
+
+class NoNetwork(HubError):
+    """The Hub cannot be reached."""
+
+    exit_code = 25
+    is_transient = True
+
+
+class ProxyFailed(HubError):
+    """The proxy does not let us through."""
+
+    exit_code = 26
+
+
+class CertificateFailed(HubError):
+    """The other side's certificate is not trusted here."""
+
+    exit_code = 27
+
+
+class Stalled(HubError):
+    """No byte came for too long."""
+
+    exit_code = 28
+    is_transient = True
+
+
+class DamagedFile(SpecdecError):
+    """A file that came, or lies here, is not the one that the Hub has."""
+
+    exit_code = 29
+
+
+class NotHere(SpecdecError):
+    """A model file is not on this machine, and nothing may be fetched now."""
+
+    exit_code = 30
+
+
+class HeldByAnother(SpecdecError):
+    """Another process holds the file's lock and does not go on."""
+
+    exit_code = 31
+
+
+class HubFailed(HubError):
+    """The server, or the connection, failed in the middle; or it says what cannot be right."""
+
+    exit_code = 32
+    is_transient = True
+
+
 class Interrupted(SpecdecError):
     """The user, or the system, asked to stop; `exit_code` is 128 + the signal's number."""
 

@@ -6,13 +6,18 @@ from pathlib import Path
 
 from specdec_cli.advice import cache_notes, pair_notes
 from specdec_cli.errors import NoGpu, UsageError
+from specdec_cli.facts import model_facts
+from specdec_cli.fit import Fit, Gpu, Machine, Sized, changes, place
+from specdec_cli.gguf import read_model
+from specdec_cli.llama.build import versions
 from specdec_cli.llama.devices import built_for_gpu, devices_named, gpu_devices
-from specdec_cli.llama.model import read_header
+from specdec_cli.llama.model import read_vocabulary
 from specdec_cli.machine import available_memory, usable_cores
-from specdec_cli.memory import ModelFacts, layers_that_fit, total_bytes
+from specdec_cli.memory import ModelFacts, repacked_formats
 from specdec_cli.sampling import SamplingParams
 from specdec_cli.settings import DEFAULT_CONTEXT, ContextSettings, FlashAttention, ModelSettings
 from specdec_cli.vocab_check import compare, n_real, one_line, refusal
+from specdec_cli.vocabulary import Vocabulary
 
 Say = Callable[[str], None]
 
@@ -71,30 +76,28 @@ def make_plan(request: PairRequest, say: Say) -> Plan:
 
     Raises ModelError, VocabularyMismatch, NoGpu, UsageError.
     """
-    facts, vocabulary = read_header(request.target)
+    facts, vocabulary = _read(request.target)
     # Padding is cut off with a draft and without, so that the text is the same in both cases.
     draft_facts, n_shared, tokenizers = None, n_real(vocabulary), None
     if request.draft is not None:
-        draft_facts, draft_vocabulary = read_header(request.draft)
+        draft_facts, draft_vocabulary = _read(request.draft)
         report = compare(vocabulary, draft_vocabulary)
         if report.verdict == "mismatch":
             raise refusal(report)
         n_shared, tokenizers = min(n_shared, report.n_shared), one_line(report)
         _check_sizes(request, facts, draft_facts, say)
     contexts = _contexts(request, facts, draft_facts, say)
-    layers, draft_layers = _gpu_layers(request, facts, draft_facts, contexts, say)
+    fit = _fit(request, *_sized(facts, draft_facts, contexts), say)
     common = ModelSettings(
         request.target,
-        gpu_layers=layers,
+        gpu_layers=fit.layers,
         devices=request.devices,
         main_gpu=request.main_gpu,
         tensor_split=request.tensor_split,
         mmap=request.mmap,
         mlock=request.mlock,
     )
-    draft = replace(common, path=request.draft, gpu_layers=draft_layers) if request.draft is not None else None
-    if layers == 0 and draft_layers == 0:
-        _warn_of_memory(facts, draft_facts, contexts, say)
+    draft = replace(common, path=request.draft, gpu_layers=fit.draft_layers) if request.draft is not None else None
     return Plan(common, facts, contexts[0], draft, draft_facts, contexts[1], n_shared, tokenizers)
 
 
@@ -159,53 +162,56 @@ def _threads(asked: int | None, default: int, say: Say) -> int:
     return asked
 
 
-def _gpu_layers(
-    request: PairRequest,
-    facts: ModelFacts,
-    draft_facts: ModelFacts | None,
-    contexts: tuple[ContextSettings, ContextSettings],
-    say: Say,
-) -> tuple[int, int]:
-    """Layers to offload of both. `auto` gives the draft its place first: it is small and runs most often."""
-    chosen = devices_named(request.devices) if request.devices else gpu_devices()
-    gpus = [d for d in chosen if d.is_gpu]
-    asked = [request.gpu_layers, request.gpu_layers_draft] if draft_facts is not None else [request.gpu_layers]
-    if not gpus:
+def _fit(request: PairRequest, target: Sized, draft: Sized | None, say: Say) -> Fit:
+    """Where the layers go, with a warning where they will be tight. Raises NoGpu if one is required and missing."""
+    machine = machine_now(request.devices)
+    asked = [request.gpu_layers] + ([request.gpu_layers_draft] if draft is not None else [])
+    if not machine.gpus:
         if request.require_gpu:
             raise _no_gpu()
         if any(a not in ("auto", "0") for a in asked) and not request.devices:
             say(f"{_no_gpu()} All layers stay on the CPU. {_no_gpu().hint}")
-        return 0, 0
-    free = sum(d.free_bytes for d in gpus)
-    draft_layers = 0
-    if draft_facts is not None:
-        draft_need = _need(draft_facts, contexts[1])
-        draft_layers = _layers(request.gpu_layers_draft, draft_facts, draft_need, free)
-        free -= _share(draft_layers, draft_facts, draft_need)
-    need = _need(facts, contexts[0])
-    layers = _layers(request.gpu_layers, facts, need, free)
-    if _share(layers, facts, need) > free:
+    fit = place(target, draft, machine, request.gpu_layers, request.gpu_layers_draft)
+    if not fit.fits_gpu:
         say(
-            f"The layers asked for need about {_share(layers, facts, need) / 1e9:.1f} GB of GPU memory and "
-            f"{max(free, 0) / 1e9:.1f} GB are free; --ngl auto, a smaller --ctx or --kv q8_0 helps."
+            f"The layers asked for need about {fit.gpu / 1e9:.1f} GB of GPU memory and "
+            f"{fit.machine.gpu_bytes / 1e9:.1f} GB are free; --ngl auto, a smaller --ctx or --kv q8_0 helps."
         )
-    return layers, draft_layers
+    if not fit.fits_ram and fit.machine.ram_bytes is not None:
+        found = changes(target, draft, fit.machine)
+        say(
+            f"About {fit.ram / 1e9:.1f} GB are needed and {fit.machine.ram_bytes / 1e9:.1f} GB are free: expect "
+            f"swapping or an end without memory. What would fit: {found[0].text if found else 'nothing of this size'}."
+        )
+    return fit
 
 
-def _share(layers: int, facts: ModelFacts, needed: int) -> int:
-    """Bytes of `needed` that go along with `layers`; -1 is all."""
-    count = facts.n_offloadable if layers < 0 else min(layers, facts.n_offloadable)
-    return needed * count // facts.n_offloadable
+def size_up(
+    request: PairRequest, facts: ModelFacts, draft_facts: ModelFacts | None, say: Say
+) -> tuple[Sized, Sized | None]:
+    """Both models with the contexts that a run with this request would give them."""
+    return _sized(facts, draft_facts, _contexts(request, facts, draft_facts, say))
 
 
-def _need(facts: ModelFacts, context: ContextSettings) -> int:
-    return total_bytes(facts, context.n_ctx, context.cache_type, context.n_ubatch, context.max_rows)
+def _sized(
+    facts: ModelFacts, draft_facts: ModelFacts | None, contexts: tuple[ContextSettings, ContextSettings]
+) -> tuple[Sized, Sized | None]:
+    return Sized(facts, contexts[0]), Sized(draft_facts, contexts[1]) if draft_facts is not None else None
 
 
-def _layers(asked: str, facts: ModelFacts, needed: int, free: int) -> int:
-    if asked == "all":
-        return -1
-    return layers_that_fit(facts, needed, free) if asked == "auto" else int(asked)
+def machine_now(devices: tuple[str, ...] = ()) -> Machine:
+    """This machine's free memory; of the devices named, if any are. Raises UsageError for an unknown one."""
+    chosen = devices_named(devices) if devices else gpu_devices()
+    return Machine(
+        ram_bytes=available_memory(),
+        gpus=tuple(Gpu(d.name, d.free_bytes) for d in chosen if d.is_gpu),
+        repacked=repacked_formats(versions()["llama_cpp_features"]),
+    )
+
+
+def _read(path: Path) -> tuple[ModelFacts, Vocabulary]:
+    """The facts come first: their reader is the one that bears any file."""
+    return model_facts(read_model(path)), read_vocabulary(path)
 
 
 def _no_gpu() -> NoGpu:
@@ -216,18 +222,3 @@ def _no_gpu() -> NoGpu:
         hint='Reinstall it for your GPU, for example CMAKE_ARGS="-DGGML_CUDA=on" pip install --force-reinstall '
         "--no-cache-dir --no-binary llama-cpp-python llama-cpp-python (Metal, Vulkan and HIP: see its README).",
     )
-
-
-def _warn_of_memory(
-    facts: ModelFacts,
-    draft_facts: ModelFacts | None,
-    contexts: tuple[ContextSettings, ContextSettings],
-    say: Say,
-) -> None:
-    available = available_memory()
-    needed = _need(facts, contexts[0]) + (_need(draft_facts, contexts[1]) if draft_facts is not None else 0)
-    if available is not None and needed > available:
-        say(
-            f"About {needed / 1e9:.1f} GB are needed and {available / 1e9:.1f} GB are free: expect swapping or an "
-            "end without memory. A smaller --ctx, --kv q8_0 or a smaller quantisation helps."
-        )

@@ -2,10 +2,11 @@
 
 import dataclasses
 import difflib
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, get_args, get_origin
 
 import yaml
 
@@ -42,29 +43,94 @@ class Derive:
 
 
 @dataclass(frozen=True, slots=True)
+class HubFile:
+    """A GGUF file of a model repository on the Hub; of a split model, its first part.
+
+    `revision` should be a commit (40 hex digits), so that everybody gets the same bytes. `bytes` is the size
+    of all parts together, `sha256` that of a file in one part; both None where no source gives them. `gated`
+    files need a token whose owner has accepted their licence on the Hub.
+    """
+
+    repo: str
+    file: str
+    revision: str = "main"
+    bytes: int | None = None
+    sha256: str | None = None
+    gated: bool = False
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch(r"[\w.-]+/[\w.-]+", self.repo):
+            raise UsageError(f"repo cannot be {self.repo!r}.", hint="Write it as OWNER/NAME.")
+        if not re.fullmatch(r"[\w-][\w./-]*", self.revision) or ".." in self.revision:
+            raise UsageError(f"revision cannot be {self.revision!r}.", hint="Give a commit, a branch or a tag.")
+        if not self.file.lower().endswith(".gguf") or {"", ".", ".."} & set(self.file.split("/")):
+            raise UsageError(f"file cannot be {self.file!r}.", hint="Name a .gguf file of the repository.")
+        if self.sha256 is not None and not re.fullmatch(r"[0-9a-f]{64}", self.sha256):
+            raise UsageError(f"sha256 cannot be {self.sha256!r}.", hint="Give 64 hexadecimal digits, or leave it out.")
+        if self.bytes is not None and self.bytes <= 0:
+            raise UsageError(f"bytes cannot be {self.bytes}.", hint="Give the size of the file, or leave it out.")
+
+    @property
+    def is_pinned(self) -> bool:
+        """Whether the revision is a commit, and so never means other bytes."""
+        return re.fullmatch(r"[0-9a-f]{40}", self.revision) is not None
+
+
+@dataclass(frozen=True, slots=True)
 class ModelSource:
-    """Where one model comes from: a file on this machine, or one to be derived."""
+    """Where one model comes from: a file on this machine, one to be derived, or one of the Hub's."""
 
     path: str | None = None
     derive: Derive | None = None
+    hub: HubFile | None = None
+
+    def __post_init__(self) -> None:
+        if sum(place is not None for place in (self.path, self.derive, self.hub)) != 1:
+            raise UsageError("A model comes from one place.", hint="Give it one of path:, derive: or hub:.")
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What somebody measured with this pair: not our figure, and on their machine.
+
+    `acceptance` is accepted / drafted tokens (0 to 1), `k` the draft length used, `speed` in their words,
+    `source` where it can be read.
+    """
+
+    hardware: str
+    source: str
+    speed: str | None = None
+    acceptance: float | None = None
+    k: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """A pair that is known to work, with its settings. `k` is the suggested draft length."""
+    """A pair with its settings. `k` and `p_min` are the suggested draft length and confidence.
+
+    `chat` names the family of its chat format (the file's own template is what is used), `note` warns,
+    and `unconfirmed` says which facts nobody of this project has checked.
+    """
 
     name: str
     description: str
     licence: str
     target: ModelSource
     draft: ModelSource | None = None
+    chat: str | None = None
     k: int | None = None
+    p_min: float | None = None
     sampling: SamplingParams = field(default_factory=SamplingParams)
     system: str | None = None
+    note: str | None = None
+    unconfirmed: str | None = None
+    reports: tuple[Report, ...] = ()
 
     def __post_init__(self) -> None:
         if self.k is not None and self.k < 0:
             raise UsageError(f"k cannot be {self.k}.", hint="Use 0 (no draft) or more.")
+        if self.p_min is not None and not 0 <= self.p_min <= 1:
+            raise UsageError(f"p_min cannot be {self.p_min}.", hint="Use 0 to 1.")
 
 
 def preset_names(folders: Iterable[Path] | None = None) -> dict[str, Path]:
@@ -85,7 +151,7 @@ def load_preset(name: str, folders: Iterable[Path] | None = None) -> Preset:
             f"There is neither a file nor a preset called {name!r}.",
             hint=f"Did you mean {near[0]!r}?"
             if near
-            else f"Give a path to a GGUF file, or one of: {', '.join(known)}.",
+            else "Give a path to a GGUF file, or a preset's name; specdec presets lists them.",
         )
     return read_preset(known[name])
 
@@ -103,11 +169,55 @@ def read_preset(file: Path) -> Preset:
     return preset
 
 
+def check_new_name(name: str) -> Path:
+    """Where a preset of the user's with this name would lie. Raises UsageError if it cannot, or is taken."""
+    if not re.fullmatch(r"[a-z0-9][a-z0-9._-]*", name) or name.endswith(".gguf"):
+        raise UsageError(
+            f"A preset cannot be called {name!r}.", hint="Use small letters, digits, dots and dashes, such as my-pair."
+        )
+    file = config_folder() / "presets" / f"{name}.yaml"
+    if name in preset_names():
+        raise UsageError(f"There is a preset {name!r} already.", hint=f"Choose another name, or remove {file}.")
+    return file
+
+
+def save_preset(name: str, models: Sequence[ModelSource], licences: Sequence[str | None]) -> Path:
+    """Write a preset of the user's; `models` are the target and, if there is one, the draft. Raises UsageError."""
+    file = check_new_name(name)
+    known = {licence for licence in licences if licence}
+    data: dict[str, Any] = {
+        "description": " + ".join(_file_name(model) for model in models),
+        "licence": " and ".join(sorted(known)) or "unknown",
+        "unconfirmed": "Saved from what the Hub had; nobody has measured this pair.",
+    }
+    for role, model in zip(("target", "draft"), models, strict=False):
+        data[role] = _without_none(dataclasses.asdict(model))
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(yaml.safe_dump(data, sort_keys=False, allow_unicode=True), encoding="utf-8")
+    except OSError as error:
+        raise UsageError(
+            f"{file} cannot be written: {error.strerror}.", hint="Set SPECDEC_CONFIG to a folder that can."
+        ) from error
+    return file
+
+
+def _file_name(model: ModelSource) -> str:
+    return Path(model.hub.file if model.hub else model.path or "").name.removesuffix(".gguf")
+
+
+def _without_none(data: Mapping[str, Any]) -> dict[str, Any]:
+    kept = {key: value for key, value in data.items() if value is not None}
+    return {key: _without_none(value) if isinstance(value, dict) else value for key, value in kept.items()}
+
+
 _NESTED: Mapping[str, type] = {
     "target": ModelSource,
     "draft": ModelSource,
     "derive": Derive,
+    "hub": HubFile,
     "sampling": SamplingParams,
+    "reports": Report,
 }
 
 
@@ -124,29 +234,36 @@ def _build(kind: Any, data: Mapping[str, Any], file: Path, where: str) -> Any:
         needed = known.default is dataclasses.MISSING and known.default_factory is dataclasses.MISSING
         if needed and name not in data:
             raise UsageError(f"{file}: {where}{name} is missing.", hint="Add it; presets/demo.yaml is an example.")
-    values = {
-        key: _build(_NESTED[key], _mapping(value, file, key), file, f"{where}{key}.")
-        if key in _NESTED
-        else _plain(value, fields[key].type, file, f"{where}{key}")
-        for key, value in data.items()
-    }
+    values = {key: _value(key, value, fields[key].type, file, f"{where}{key}") for key, value in data.items()}
     try:
         return kind(**values)
     except UsageError as error:
         raise UsageError(f"{file}: {where}{error}", hint=error.hint) from error
 
 
+def _value(key: str, value: object, kind: Any, file: Path, where: str) -> object:
+    if key not in _NESTED:
+        return _plain(value, kind, file, where)
+    if get_origin(kind) is not tuple:
+        return _build(_NESTED[key], _mapping(value, file, where), file, f"{where}.")
+    if not isinstance(value, list):
+        raise UsageError(f"{file}: {where} must be a list.", hint="Begin each entry with a dash.")
+    return tuple(_build(_NESTED[key], _mapping(v, file, where), file, f"{where}[{i}].") for i, v in enumerate(value))
+
+
 _WORDS: Mapping[type, str] = {
     str: "text (in quotes, if it looks like a number)",
     int: "a whole number",
     float: "a number",
+    bool: "true or false",
 }
 
 
 def _plain(value: object, kind: Any, file: Path, where: str) -> object:
     """The value, if it is of the field's type: YAML makes numbers, dates and truth values out of plain words."""
     wanted: type = (get_args(kind) or (kind,))[0]  # every optional field is written `type | None`
-    if isinstance(value, (int, float) if wanted is float else wanted) and not isinstance(value, bool):
+    fits = isinstance(value, (int, float) if wanted is float else wanted)
+    if fits and isinstance(value, bool) == (wanted is bool):
         return value
     raise UsageError(f"{file}: {where} cannot be {value!r}.", hint=f"Give it {_WORDS[wanted]}.")
 

@@ -7,12 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from specdec_cli.derive import Quantize, derived_model
-from specdec_cli.errors import UsageError
+from specdec_cli.errors import NotHere, UsageError
 from specdec_cli.folders import cache_folder
-from specdec_cli.presets import ModelSource, Preset, load_preset
+from specdec_cli.presets import HubFile, ModelSource, Preset, load_preset
 
 DRAFTER_NAMES = ("ngram", "none")
 """What `--draft` can name instead of a model file."""
+
+
+Find = Callable[[HubFile], Path | None]
+"""The first part of a Hub file that is on this machine, or None."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,10 +29,11 @@ class Resolved:
     preset: Preset | None
 
 
-def resolve(model: str, draft: str | None, quantize: Quantize, say: Callable[[str], None]) -> Resolved:
-    """`model` is a preset's name or a GGUF path; `draft` overrides the preset's own.
+def resolve(model: str, draft: str | None, quantize: Quantize, find: Find, say: Callable[[str], None]) -> Resolved:
+    """`model` is a preset's name or a GGUF path; `draft` overrides the preset's own. Asks no network.
 
-    Raises UsageError for an unknown name, ModelError when a preset's file cannot be made.
+    Raises UsageError for an unknown name, ModelError when a preset's file cannot be made, NotHere when it was not
+    pulled.
     """
     preset = None if looks_like_path(model) else load_preset(model)
     source = preset.target if preset else ModelSource(path=model)
@@ -36,9 +41,15 @@ def resolve(model: str, draft: str | None, quantize: Quantize, say: Callable[[st
     if draft is not None and draft not in DRAFTER_NAMES:
         own_draft = ModelSource(path=_draft_path(draft))
     drafter = "model" if own_draft else draft or "none"
+
+    def file(source: ModelSource) -> Path:
+        if source.hub is not None:
+            return _pulled(source.hub, model, find)
+        return model_file(source, quantize, say)
+
     return Resolved(
-        target=model_file(source, quantize, say),
-        draft=model_file(own_draft, quantize, say) if own_draft else None,
+        target=file(source),
+        draft=file(own_draft) if own_draft else None,
         drafter=drafter,
         preset=preset,
     )
@@ -54,13 +65,20 @@ def _draft_path(draft: str) -> str:
     )
 
 
+def _pulled(file: HubFile, preset: str, find: Find) -> Path:
+    place = find(file)
+    if place is None:
+        raise NotHere(f"{file.file} of {file.repo} is not on this machine.", hint=f"Fetch it: specdec pull {preset}")
+    return place
+
+
 def model_file(source: ModelSource, quantize: Quantize, say: Callable[[str], None]) -> Path:
     """The file of one source, made first if it is a derived one. Raises UsageError, ModelError."""
     if source.path is not None:
         return Path(os.path.expanduser(source.path))
-    if source.derive is not None:
-        return derived_model(source.derive, cache_folder() / "derived", quantize, say)
-    raise UsageError("The preset names no file for one of its models.", hint="Give it `path:` or `derive:`.")
+    if source.derive is None:
+        raise UsageError("This model is one of the Hub's.", hint="Give it `path:` or `derive:`.")
+    return derived_model(source.derive, cache_folder() / "derived", quantize, say)
 
 
 def looks_like_path(model: str) -> bool:

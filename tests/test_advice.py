@@ -17,9 +17,6 @@ def model(gigabytes: float, billions: float) -> ModelFacts:
         n_embd=1,
         n_params=int(billions * 1e9),
         n_ctx_train=1,
-        n_head_kv=1,
-        key_length=1,
-        value_length=1,
     )
 
 

@@ -25,7 +25,10 @@ IMPORTS = {
     "noise": "numpy",
     "folders": "",
     "settings": "errors",
+    "gguf": "errors",
     "memory": "settings",
+    "facts": "gguf memory",
+    "fit": "memory settings",
     "sampling": "errors numpy",
     "verify": "noise sampling types numpy",
     "stats": "types",
@@ -37,9 +40,17 @@ IMPORTS = {
     "presets": "errors folders sampling settings yaml",
     "derive": "errors presets",
     "resolve": "derive errors folders presets",
+    "hub": "errors huggingface_hub httpx2",
+    "pick": "errors gguf hub",
+    "store": "gguf presets",
+    "download": "errors gguf hub store",
+    "inventory": "download hub presets store",
     "advice": "memory stats",
-    "llama": "errors memory settings stats types vocabulary llama_cpp numpy",
-    "plan": "advice errors llama.devices llama.model machine memory sampling settings vocab_check",
+    "llama": "errors gguf settings stats types vocabulary llama_cpp numpy",
+    "examine": "errors facts gguf hub llama.model memory pick presets vocabulary",
+    "plan": "advice errors facts fit gguf llama.build llama.devices llama.model machine memory sampling settings "
+    "vocab_check vocabulary",
+    "pull": "download errors examine fit hub pick plan presets settings store vocab_check",
     "pairing": "drafters drafters.none errors llama.abort llama.devices llama.model llama.session memory plan settings "
     "types verify",
     "prompts": "chat errors llama.model",
@@ -48,19 +59,29 @@ IMPORTS = {
     "answer": "advice errors stats text trace types ui.view",
     "running": "answer chat draft_length engine pairing prompts stats text trace ui.view",
     "document": "llama.build pairing running trace numpy",
-    "commands": "chat document errors guard interrupt llama.abort llama.log llama.model llama.quantize machine pairing "
-    "plan presets prompts resolve running sampling trace ui.check_report ui.clean ui.make ui.silent ui.terminal "
-    "ui.view vocab_check vocabulary typer",
-    "app": "commands.check commands.run errors ui.clean typer",
+    "commands": "chat document errors fit guard hub interrupt inventory llama.abort llama.log llama.model "
+    "llama.quantize machine pairing plan presets prompts pull resolve running sampling settings store "
+    "trace ui.check_report ui.clean ui.make ui.progress ui.silent ui.table ui.terminal ui.view ui.words "
+    "vocab_check vocabulary typer",
+    "app": "commands.check commands.files commands.plan commands.presets commands.pull commands.run errors "
+    "ui.clean typer",
     "__main__": "app",
     "__init__": "",
 }
 """By module or folder: what it imports, besides the standard library and its own folder."""
 
-DOORS = {"llama_cpp": {"llama"}, "rich": {"ui"}, "typer": {"commands", "app"}, "jinja2": {"chat"}, "yaml": {"presets"}}
+DOORS = {
+    "llama_cpp": {"llama"},
+    "huggingface_hub": {"hub"},
+    "httpx2": {"hub"},
+    "rich": {"ui"},
+    "typer": {"commands", "app"},
+    "jinja2": {"chat"},
+    "yaml": {"presets"},
+}
 
 CORE = ("engine", "verify", "sampling", "noise", "drafters", "draft_length", "stats", "text", "types")
-OUTSIDE = {"llama", "ui", "presets", "commands", "app", "chat", "trace", "running", "pairing"}
+OUTSIDE = {"llama", "ui", "presets", "commands", "app", "chat", "trace", "running", "pairing", "hub"}
 
 
 def imports(path: Path) -> Iterator[str]:
@@ -132,10 +153,13 @@ def test_the_core_knows_neither_llama_cpp_nor_the_screen_nor_presets(row: str) -
     assert reached & OUTSIDE == set()
 
 
-HEAVY = ("llama_cpp", "huggingface_hub", "numpy")
+HEAVY = ("llama_cpp", "huggingface_hub", "httpx2", "numpy")
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["run", "--help"], ["check", "--help"], ["--version"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [["--help"], *([name, "--help"] for name in ("run", "check", "pull", "plan", "presets", "list")), ["--version"]],
+)
 def test_help_loads_nothing_heavy(arguments: list[str]) -> None:
     code = f"""
 import json, sys, time

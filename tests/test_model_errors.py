@@ -22,8 +22,9 @@ from planted import (
 )
 
 from specdec_cli.errors import Interrupted, ModelError
+from specdec_cli.gguf import check_is_gguf
 from specdec_cli.llama.abort import AbortFlag
-from specdec_cli.llama.model import LlamaModel, check_is_gguf, read_header
+from specdec_cli.llama.model import LlamaModel, read_vocabulary
 from specdec_cli.settings import ModelSettings
 from specdec_cli.vocabulary import CONTROL, UNUSED
 
@@ -33,7 +34,7 @@ OPEN_ALL = """
 import json, sys
 from pathlib import Path
 from specdec_cli.errors import SpecdecError
-from specdec_cli.llama.model import LlamaModel, read_header
+from specdec_cli.llama.model import LlamaModel, read_vocabulary
 from specdec_cli.llama.session import LlamaSession
 from specdec_cli.settings import ContextSettings, ModelSettings
 
@@ -42,7 +43,7 @@ def whole(path):
         session.score([3, 4], 1)
 
 for name in sys.argv[1:]:
-    for how in (read_header, whole):
+    for how in (read_vocabulary, whole):
         try:
             how(Path(name))
             said = ["no error", "", 0, ""]
@@ -142,11 +143,11 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> Said:
 
 
 def test_a_whole_file_opens(said: Said) -> None:
-    assert said["good.gguf", "read_header"][0] == said["good.gguf", "whole"][0] == "no error"
+    assert said["good.gguf", "read_vocabulary"][0] == said["good.gguf", "whole"][0] == "no error"
 
 
 @pytest.mark.parametrize("name", DAMAGED)
-@pytest.mark.parametrize("how", ["read_header", "whole"])
+@pytest.mark.parametrize("how", ["read_vocabulary", "whole"])
 def test_a_damaged_file_is_a_model_error_with_its_reason(said: Said, name: str, how: str) -> None:
     kind, message, exit_code, hint = said[name, how]
     assert (kind, exit_code) == ("ModelError", 3)
@@ -156,7 +157,7 @@ def test_a_damaged_file_is_a_model_error_with_its_reason(said: Said, name: str, 
         assert hint == "The file seems to be cut short or damaged; fetch it again."
 
 
-@pytest.mark.parametrize("how", ["read_header", "whole"])
+@pytest.mark.parametrize("how", ["read_vocabulary", "whole"])
 @pytest.mark.parametrize(("name", "reason"), [("missing.gguf", "There is no file"), ("folder.gguf", "is not a file")])
 def test_a_path_without_a_file(said: Said, name: str, reason: str, how: str) -> None:
     kind, message, exit_code, hint = said[name, how]
@@ -166,7 +167,7 @@ def test_a_path_without_a_file(said: Said, name: str, reason: str, how: str) -> 
 
 
 def test_a_tokenizer_without_weights_can_only_be_read(said: Said) -> None:
-    assert said["tokenizer.gguf", "read_header"][0] == "no error"
+    assert said["tokenizer.gguf", "read_vocabulary"][0] == "no error"
     kind, message, _, hint = said["tokenizer.gguf", "whole"]
     assert kind == "ModelError"
     assert "tensor 'token_embd.weight' not found" in message
@@ -174,7 +175,7 @@ def test_a_tokenizer_without_weights_can_only_be_read(said: Said) -> None:
 
 
 def test_a_tokenizer_that_llama_cpp_would_abort_on_is_refused(said: Said) -> None:
-    kind, message, _, _ = said["no_bytes.gguf", "read_header"]
+    kind, message, _, _ = said["no_bytes.gguf", "read_vocabulary"]
     assert kind == "ModelError"
     assert message.startswith("no_bytes.gguf has a tokenizer without byte tokens")
 
@@ -221,7 +222,7 @@ def test_a_failure_is_not_explained_by_an_earlier_one(tmp_path: Path) -> None:
     for name in ("arch.gguf", "cut9000.gguf"):
         (tmp_path / name).write_bytes(damaged(good)[name])
         with pytest.raises(ModelError) as caught:
-            read_header(tmp_path / name)
+            read_vocabulary(tmp_path / name)
         assert re.search(DAMAGED[name], str(caught.value))
 
 

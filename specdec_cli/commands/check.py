@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from specdec_cli.commands.options import JsonOpt, quantize, say
+from specdec_cli.commands.options import JsonOpt, find, quantize, say
 from specdec_cli.errors import UsageError, VocabularyMismatch
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def check(
     from specdec_cli.ui.terminal import Terminal
     from specdec_cli.vocab_check import compare
 
-    files = resolve(target, draft, quantize, say)
+    files = resolve(target, draft, quantize, find, say)
     if files.draft is None:
         raise UsageError("There is no draft to compare with.", hint="Name a second GGUF file.")
     report = compare(read_vocabulary(files.target), read_vocabulary(files.draft))

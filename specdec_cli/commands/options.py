@@ -1,12 +1,17 @@
 """Options that several commands share, written once."""
 
+import re
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from specdec_cli.errors import UsageError
 from specdec_cli.ui.clean import printable
+
+if TYPE_CHECKING:
+    from specdec_cli.presets import HubFile
 
 JsonOpt = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout and nothing else there.")]
 
@@ -22,3 +27,22 @@ def quantize(source: Path, target: Path, file_type: str) -> None:
     from specdec_cli.machine import usable_cores
 
     write(source, target, file_type, threads=usable_cores())
+
+
+def find(file: "HubFile") -> Path | None:
+    """Where a file of the Hub lies on this machine. Asks no network."""
+    from specdec_cli.hub import cache_root
+    from specdec_cli.store import cached
+
+    places = cached(cache_root(), file)
+    return places[0] if places else None
+
+
+def bytes_in(text: str | None, option: str) -> int | None:
+    """A size such as 8G or 512M, in bytes; G is 2**30, as on the box of a graphics card. Raises UsageError."""
+    if text is None:
+        return None
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", text.strip(), re.IGNORECASE)
+    if not found:
+        raise UsageError(f"{option} cannot be {text!r}.", hint="Give a size such as 8G or 512M.")
+    return int(float(found[1]) * 1024 ** " KMGT".index(found[2].upper() or " "))

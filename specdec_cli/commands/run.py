@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO, TypeVar
 
 import typer
 
-from specdec_cli.commands.options import JsonOpt, quantize, say
+from specdec_cli.commands.options import JsonOpt, find, quantize, say
+from specdec_cli.commands.pull import offer_to_pull
 from specdec_cli.errors import UsageError
 from specdec_cli.guard import guard_terminal
 from specdec_cli.interrupt import raise_on_sigterm
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-DEFAULT_K = 4
 STOPPED_BY_CTRL_C = 130
 
 _TEXT = "Text"
@@ -59,16 +59,22 @@ def run(
         typer.Option("-k", min=0, help="Draft tokens per round (4, or the preset's).", rich_help_panel=_DRAFTING),
     ] = None,
     p_min: Annotated[
-        float,
+        float | None,
         typer.Option(
-            min=0, max=1, help="Stop a draft before a token less likely than this.", rich_help_panel=_DRAFTING
+            min=0,
+            max=1,
+            help="Stop a draft before a token less likely than this (0, or the preset's).",
+            rich_help_panel=_DRAFTING,
         ),
-    ] = 0.0,
+    ] = None,
     force: Annotated[
         bool,
         typer.Option(
             "--force", help="Run a pair whose draft is not smaller than its target.", rich_help_panel=_DRAFTING
         ),
+    ] = False,
+    offline: Annotated[
+        bool, typer.Option("--offline", help="Do not offer to fetch what is missing.", rich_help_panel=_PLACEMENT)
     ] = False,
     file: Annotated[
         Path | None,
@@ -201,6 +207,7 @@ def run(
     from specdec_cli.prompts import argument_text, conversation, prompt_text
     from specdec_cli.resolve import resolve
     from specdec_cli.running import Limits, Writer
+    from specdec_cli.settings import DEFAULT_K
     from specdec_cli.trace import Trace
 
     text = prompt_text(prompt, file, sys.stdin)
@@ -219,7 +226,9 @@ def run(
     abort = AbortFlag()
     with ExitStack() as stack:
         trace = Trace(stack.enter_context(_writable(jsonl)) if jsonl is not None else None, say)
-        files = resolve(model, draft, quantize, say)
+        if not offline:
+            offer_to_pull(model, draft)
+        files = resolve(model, draft, quantize, find, say)
         with _stoppable(abort):
             if system is None and not raw and files.preset is not None:
                 system = files.preset.system
@@ -230,9 +239,9 @@ def run(
                 k=_first(k, files.preset.k if files.preset else None, DEFAULT_K),
                 seed=_first(seed, secrets.randbits(32)),
                 sampling=_sampling(files.preset, temperature=temp, top_k=top_k, top_p=top_p, min_p=min_p),
-                p_min=p_min,
-                gpu_layers=_layers(ngl, "--ngl"),
-                gpu_layers_draft=_layers(ngl_draft, "--ngl-draft"),
+                p_min=_first(p_min, files.preset.p_min if files.preset else None, 0.0),
+                gpu_layers=layers(ngl, "--ngl"),
+                gpu_layers_draft=layers(ngl_draft, "--ngl-draft"),
                 devices=tuple(device or ()),
                 main_gpu=main_gpu,
                 tensor_split=_shares(tensor_split),
@@ -385,7 +394,7 @@ def _sampling(preset: "Preset | None", **given: Any) -> "SamplingParams":
     return replace(base, **{key: value for key, value in given.items() if value is not None})
 
 
-def _layers(text: str, option: str) -> str:
+def layers(text: str, option: str) -> str:
     if text in ("auto", "all") or text.isdigit():
         return text
     raise UsageError(f"{option} cannot be {text!r}.", hint="Use auto, all or a number of layers.")

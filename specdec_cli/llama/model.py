@@ -9,10 +9,10 @@ from typing import Any, Self
 import llama_cpp
 
 from specdec_cli.errors import Interrupted, ModelError, OutOfMemory, UsageError
+from specdec_cli.gguf import check_is_gguf
 from specdec_cli.llama.abort import AbortFlag
 from specdec_cli.llama.devices import devices_named
 from specdec_cli.llama.log import capture_log, log
-from specdec_cli.memory import ModelFacts
 from specdec_cli.settings import ModelSettings
 from specdec_cli.vocabulary import PROBE_TEXT, Vocabulary
 
@@ -104,28 +104,6 @@ class LlamaModel:
     @property
     def n_layers(self) -> int:
         return int(llama_cpp.llama_model_n_layer(self._model))
-
-    def facts(self) -> ModelFacts:
-        """The header's word on sizes; works on a `vocab_only` model too."""
-        n_embd = self._number("embedding_length")
-        n_head = max(self._number("attention.head_count"), 1)
-        return ModelFacts(
-            weights_bytes=int(llama_cpp.llama_model_size(self._model)),
-            n_layers=self._number("block_count"),
-            n_vocab=self.n_vocab,
-            n_embd=n_embd,
-            n_params=int(llama_cpp.llama_model_n_params(self._model)),
-            n_ctx_train=self._number("context_length"),
-            # Some models give a list here, which cannot be asked for: then the larger figure stands in.
-            n_head_kv=self._number("attention.head_count_kv") or n_head,
-            key_length=self._number("attention.key_length") or n_embd // n_head,
-            value_length=self._number("attention.value_length") or n_embd // n_head,
-        )
-
-    def _number(self, key: str) -> int:
-        """A number under the architecture's name in the metadata; 0 if it is not there."""
-        text = self.metadata(f"{self.metadata('general.architecture')}.{key}")
-        return int(text) if text and text.isdigit() else 0
 
     def metadata(self, key: str) -> str | None:
         """A scalar of the GGUF's metadata as text."""
@@ -240,31 +218,8 @@ class LlamaModel:
 
 def read_vocabulary(path: Path) -> Vocabulary:
     """The tokenizer of a GGUF file, read from its header. Raises ModelError."""
-    return read_header(path)[1]
-
-
-def read_header(path: Path) -> tuple[ModelFacts, Vocabulary]:
-    """Sizes and tokenizer of a GGUF file, without its weights. Raises ModelError."""
     with LlamaModel(ModelSettings(path), vocab_only=True) as model:
-        return model.facts(), model.vocabulary()
-
-
-def check_is_gguf(path: Path) -> None:
-    """Settle in words what llama.cpp would only fail on. Raises ModelError."""
-    if os.path.isdir(path):
-        raise ModelError(f"{path} is not a file.", hint="Name the .gguf file itself.")
-    try:
-        with path.open("rb") as file:
-            magic = file.read(4)
-    except FileNotFoundError as error:
-        raise ModelError(f"There is no file {path}.", hint="Check the path, or use a preset's name.") from error
-    except OSError as error:
-        raise ModelError(f"{path} cannot be read: {error.strerror}.", hint="Check its permissions.") from error
-    if magic != b"GGUF":
-        raise ModelError(
-            f"{path} is not a GGUF file (it begins with {magic.decode('latin-1')!r}).",
-            hint="A web page or a half download may have been saved under this name; fetch it again.",
-        )
+        return model.vocabulary()
 
 
 def _load_mode(settings: ModelSettings) -> int:

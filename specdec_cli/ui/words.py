@@ -42,6 +42,15 @@ def size(n_bytes: int) -> str:
     return f"{n_bytes / (1 << 20):.0f} MiB"
 
 
+def download(n_bytes: int) -> str:
+    """Sizes of files as the Hub and most shops give them, in powers of ten."""
+    if n_bytes >= 10**9:
+        return f"{n_bytes / 10**9:.2f} GB"
+    if n_bytes >= 10**6:
+        return f"{n_bytes / 10**6:.1f} MB"
+    return f"{n_bytes / 10**3:.1f} kB"
+
+
 def count(n: int, noun: str, plural: str | None = None) -> str:
     return f"{n} {noun}" if n == 1 else f"{n} {plural or noun + 's'}"
 

@@ -1,0 +1,192 @@
+"""`specdec plan`: what a pair needs and whether it fits, before anything is fetched."""
+
+import json
+import os
+import sys
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from specdec_cli.commands.options import JsonOpt, bytes_in, say
+
+if TYPE_CHECKING:
+    from specdec_cli.fit import Change, Fit, Machine
+    from specdec_cli.pull import Located, Wanted
+
+MAX_CHANGES = 5
+
+
+def plan(
+    model: Annotated[str, typer.Argument(help="A preset's name, a GGUF file, or REPO[:FILE|QUANT] of the Hub.")],
+    *,
+    draft: Annotated[str | None, typer.Option(help="Its draft, in the same forms; or ngram, or none.")] = None,
+    ctx: Annotated[int | None, typer.Option(min=0, help="Context in tokens (as in run).")] = None,
+    ctx_draft: Annotated[int | None, typer.Option(min=0, help="The draft's context (the target's).")] = None,
+    kv: Annotated[str, typer.Option(help="Type of the target's cache.")] = "f16",
+    kv_draft: Annotated[str, typer.Option(help="Type of the draft's cache.")] = "f16",
+    k: Annotated[int | None, typer.Option("-k", min=0, help="Draft tokens per round.")] = None,
+    batch: Annotated[int, typer.Option(min=1, help="Prompt tokens per pass.")] = 512,
+    ngl: Annotated[str, typer.Option(help="Layers of the target on the GPU: auto, all or a number.")] = "auto",
+    ngl_draft: Annotated[str, typer.Option(help="Layers of the draft on the GPU.")] = "auto",
+    vram: Annotated[
+        str | None, typer.Option(help="Plan for a GPU with so much free memory, such as 8G; 0 for none.")
+    ] = None,
+    ram: Annotated[str | None, typer.Option(help="Plan for so much free memory, such as 8G.")] = None,
+    as_json: JsonOpt = False,
+) -> None:
+    """Say what a pair needs, from its headers alone, and where its layers would go on this machine or another.
+
+    Exit code 5 if it does not fit.
+    """
+    from specdec_cli.commands.run import layers
+    from specdec_cli.errors import OutOfMemory
+    from specdec_cli.fit import changes, place
+    from specdec_cli.plan import PairRequest, size_up
+    from specdec_cli.settings import DEFAULT_K
+
+    target, draft_model, suggested_k = _located(model, draft)
+    request = PairRequest(
+        Path(target.examined.name),
+        None,
+        "model",
+        k=k if k is not None else suggested_k if suggested_k is not None else DEFAULT_K,
+        seed=0,
+        n_ctx=ctx,
+        n_ctx_draft=ctx_draft,
+        cache_type=kv,
+        cache_type_draft=kv_draft,
+        n_batch=batch,
+    )
+    sized, sized_draft = size_up(
+        request, target.examined.facts, draft_model.examined.facts if draft_model else None, say
+    )
+    machine = _machine(bytes_in(vram, "--vram"), bytes_in(ram, "--ram"))
+    fit = place(sized, sized_draft, machine, layers(ngl, "--ngl"), layers(ngl_draft, "--ngl-draft"))
+    found = [] if fit.fits else changes(sized, sized_draft, machine)[:MAX_CHANGES]
+    if as_json:
+        print(json.dumps(_document(target, draft_model, fit, found, sized.context.n_ctx)))
+    else:
+        _write(target, draft_model, fit, found, sized.context.n_ctx)
+    if not fit.fits:
+        raise OutOfMemory("It does not fit.", hint="See what would, above." if found else "Take a smaller model.")
+
+
+def _located(model: str, draft: str | None) -> "tuple[Located, Located | None, int | None]":
+    """Both models' headers, from this disk or the Hub; and the draft length that a preset suggests."""
+    from specdec_cli.hub import Hub, cache_root
+    from specdec_cli.pull import Puller
+    from specdec_cli.ui.progress import NoProgress
+
+    puller = Puller(Hub(), cache_root(), NoProgress(say))
+    target, own_draft, k = _wanted(model)
+    if draft in ("none", "ngram"):
+        wanted_draft = None
+    else:
+        wanted_draft = _wanted(draft, role="draft")[0] if draft is not None else own_draft
+    return puller.locate(target), puller.locate(wanted_draft) if wanted_draft is not None else None, k
+
+
+def _wanted(model: str, role: str = "target") -> "tuple[Wanted, Wanted | None, int | None]":
+    """What a word means: a preset (with its draft and draft length), a file, a model of the Hub."""
+    from specdec_cli.commands.options import quantize
+    from specdec_cli.presets import ModelSource, load_preset
+    from specdec_cli.pull import Wanted, wanted_model
+    from specdec_cli.resolve import looks_like_path, model_file
+
+    if looks_like_path(model):
+        return wanted_model(role, model), None, None
+    preset = load_preset(model)
+
+    def wanted(role: str, source: ModelSource) -> Wanted:
+        return Wanted(role, hub=source.hub) if source.hub else Wanted(role, path=model_file(source, quantize, say))
+
+    return wanted(role, preset.target), wanted("draft", preset.draft) if preset.draft else None, preset.k
+
+
+def _machine(vram: int | None, ram: int | None) -> "Machine":
+    from specdec_cli.fit import Gpu
+    from specdec_cli.plan import machine_now
+
+    machine = machine_now()
+    if vram is not None:
+        machine = replace(machine, gpus=(Gpu("GPU", vram),) if vram else ())
+    return machine if ram is None else replace(machine, ram_bytes=ram)
+
+
+def _write(target: "Located", draft: "Located | None", fit: "Fit", found: "list[Change]", n_ctx: int) -> None:
+    from specdec_cli.ui import words
+    from specdec_cli.ui.clean import printable
+    from specdec_cli.ui.table import write_table
+    from specdec_cli.ui.terminal import Terminal
+
+    models = [(target, fit.target, fit.layers)]
+    if draft is not None and fit.draft is not None:
+        models.append((draft, fit.draft, fit.draft_layers))
+    rows = []
+    for model, need, n_layers in models:
+        sizes = (
+            need.weights + need.gpu_weights,
+            need.cache + need.gpu_cache,
+            need.compute + need.gpu_compute,
+            need.tokenizer,
+        )
+        rows.append(
+            (
+                model.role,
+                *(words.download(n) for n in (*sizes, need.ram, need.gpu)),
+                f"{n_layers} of {model.examined.facts.n_offloadable}",
+                model.examined.name,
+            )
+        )
+    headers = ("", "WEIGHTS", "CACHE", "BUFFERS", "TOKENIZER", "RAM", "GPU", "GPU-LAYERS", "FILE")
+    write_table(headers, rows, Terminal(sys.stdout, os.environ), right=" ".join(headers[1:-1]))
+    print()
+    for line in _verdict(fit, found, n_ctx):
+        print(printable(line))
+
+
+def _verdict(fit: "Fit", found: "list[Change]", n_ctx: int) -> list[str]:
+    from specdec_cli.ui import words
+
+    ram = words.download(fit.machine.ram_bytes) if fit.machine.ram_bytes is not None else "unknown"
+    lines = [f"context  {n_ctx} tokens", f"memory   {words.download(fit.ram)} of {ram} free{_mark(fit.fits_ram)}"]
+    for gpu in fit.machine.gpus:
+        used, free = words.download(fit.on_gpu(gpu)), words.download(gpu.free_bytes)
+        lines.append(f"{gpu.name:8} {used} of {free} free{_mark(fit.fits_gpu)}")
+    if fit.machine.gpus:
+        lines.append(f"layers   --ngl {fit.layers} --ngl-draft {fit.draft_layers} (what --ngl auto does)")
+    if fit.target.copies:
+        copies = fit.target.copies + (fit.draft.copies if fit.draft is not None else 0)
+        lines.append(f"         + {words.download(copies)} of file pages that the system drops when it needs room")
+    if fit.fits:
+        return [*lines, "It fits."]
+    return [
+        *lines,
+        "It does not fit." + (" What would fit:" if found else ""),
+        *(f"  - {change.text}" for change in found),
+    ]
+
+
+def _mark(fits: bool) -> str:
+    return "" if fits else "  TOO LITTLE"
+
+
+def _document(
+    target: "Located", draft: "Located | None", fit: "Fit", found: "list[Change]", n_ctx: int
+) -> dict[str, Any]:
+    def one(model: "Located", need: Any, n_layers: int) -> dict[str, Any]:
+        return {"file": model.examined.name, "gpu_layers": n_layers, **asdict(need), "ram": need.ram, "gpu": need.gpu}
+
+    return {
+        "context": n_ctx,
+        "fits": fit.fits,
+        "ram_needed": fit.ram,
+        "ram_free": fit.machine.ram_bytes,
+        "gpu_needed": fit.gpu,
+        "gpus": [{"name": gpu.name, "free": gpu.free_bytes, "used": fit.on_gpu(gpu)} for gpu in fit.machine.gpus],
+        "target": one(target, fit.target, fit.layers),
+        "draft": one(draft, fit.draft, fit.draft_layers) if draft is not None else None,
+        "changes": [change.text for change in found],
+    }

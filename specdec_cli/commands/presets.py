@@ -1,0 +1,125 @@
+"""`specdec presets`: the pairs that have a name."""
+
+import json
+import os
+import sys
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from specdec_cli.commands.files import all_presets
+from specdec_cli.commands.options import JsonOpt
+
+if TYPE_CHECKING:
+    from specdec_cli.presets import ModelSource, Preset
+
+presets_app = typer.Typer(help="List the pairs that have a name, or show one of them.", invoke_without_command=True)
+
+_SHARE_OF_BUFFERS = 1.15
+"""Weights are most of what a model needs; cache and buffers of 4,096 tokens add about so much."""
+
+
+@presets_app.callback()
+def list_presets(context: typer.Context, *, as_json: JsonOpt = False) -> None:
+    """List all presets with size, whether they fit into this machine's free memory, and whether they are here."""
+    if context.invoked_subcommand is not None:
+        return
+    from specdec_cli.ui import words
+    from specdec_cli.ui.table import write_table
+    from specdec_cli.ui.terminal import Terminal
+
+    found = sorted((_row(preset) for preset in all_presets()), key=lambda row: (row["bytes"] or 0, row["name"]))
+    if as_json:
+        print(json.dumps({"presets": found}))
+        return
+    yes_no = {True: "yes", False: "no", None: "?"}
+    rows = [
+        (
+            row["name"],
+            words.download(row["bytes"]) if row["bytes"] else "?",
+            yes_no[row["fits"]],
+            yes_no[row["here"]],
+            row["description"]
+            + (" [gated]" if row["gated"] else "")
+            + (" [unconfirmed]" if row["unconfirmed"] else ""),
+        )
+        for row in found
+    ]
+    write_table(("NAME", "SIZE", "FITS", "HERE", "PAIR"), rows, Terminal(sys.stdout, os.environ), right="SIZE")
+    print("\nFITS is judged by size alone; specdec plan NAME works it out. specdec presets show NAME tells all of one.")
+
+
+@presets_app.command()
+def show(name: Annotated[str, typer.Argument(help="The preset's name.")], *, as_json: JsonOpt = False) -> None:
+    """Show everything that is known of one preset, and what is not confirmed."""
+    from specdec_cli.presets import load_preset
+    from specdec_cli.ui.clean import printable
+
+    preset = load_preset(name)
+    if as_json:
+        print(json.dumps(asdict(preset)))
+        return
+    for label, text in _facts(preset):
+        print(printable(f"{label:14}{text}"))
+
+
+def _row(preset: "Preset") -> dict[str, Any]:
+    from specdec_cli.hub import cache_root
+    from specdec_cli.inventory import hub_files, stock_of
+
+    files = hub_files(preset)
+    known = [file.bytes for file in files if file.bytes is not None]
+    size = sum(known) if len(known) == len(files) and files else None
+    return {
+        "name": preset.name,
+        "bytes": size,
+        "fits": _fits(size) if files else True,
+        "here": stock_of(preset, cache_root()).is_here if files else True,
+        "gated": any(file.gated for file in files),
+        "unconfirmed": preset.unconfirmed is not None,
+        "description": preset.description,
+    }
+
+
+def _fits(size: int | None) -> bool | None:
+    from specdec_cli.plan import machine_now
+
+    machine = machine_now()
+    if size is None or machine.ram_bytes is None:
+        return None
+    return size * _SHARE_OF_BUFFERS <= machine.ram_bytes + machine.gpu_bytes
+
+
+def _facts(preset: "Preset") -> list[tuple[str, str]]:
+    rows = [("name", preset.name), ("pair", preset.description), ("licence", preset.licence)]
+    rows += [("chat format", preset.chat)] if preset.chat else []
+    for role, source in (("target", preset.target), ("draft", preset.draft)):
+        rows += [(role if i == 0 else "", line) for i, line in enumerate(_source(source))] if source is not None else []
+    rows += [("draft length", str(preset.k))] if preset.k is not None else []
+    rows += [("p-min", f"{preset.p_min:g}")] if preset.p_min is not None else []
+    rows += [("sampling", str(preset.sampling))]
+    rows += [("note", preset.note)] if preset.note else []
+    rows += [("unconfirmed", preset.unconfirmed)] if preset.unconfirmed else []
+    for report in preset.reports:
+        acceptance = f"{report.acceptance:.0%} accepted" if report.acceptance is not None else None
+        k = f"k {report.k}" if report.k is not None else None
+        rows.append(("reported", ", ".join(filter(None, (report.hardware, k, acceptance, report.speed)))))
+        rows.append(("", f"source: {report.source}"))
+    if not preset.reports and preset.name != "demo":
+        rows.append(("reported", "no public figure is known for this pair"))
+    return rows
+
+
+def _source(source: "ModelSource") -> list[str]:
+    from specdec_cli.ui import words
+
+    if source.hub is None:
+        return [
+            source.path or f"made here from the package {source.derive.package}" if source.derive else str(source.path)
+        ]
+    file = source.hub
+    lines = [f"{file.repo}: {file.file}", f"revision {file.revision}{'' if file.is_pinned else ' (not pinned)'}"]
+    size = words.download(file.bytes) if file.bytes else "size unknown"
+    lines.append(f"{size}, sha256 {file.sha256 or 'unknown'}{', gated' if file.gated else ''}")
+    return lines

@@ -1,0 +1,183 @@
+"""`specdec pull`: bring a matched pair from the Hub, judged by its headers before its weights come."""
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from specdec_cli.commands.options import JsonOpt, find, say
+from specdec_cli.errors import UsageError
+from specdec_cli.interrupt import raise_on_sigterm
+from specdec_cli.ui.clean import printable
+
+STALL_SECONDS = 30.0
+
+if TYPE_CHECKING:
+    from specdec_cli.presets import Preset
+    from specdec_cli.pull import Judged, Located, Wanted
+
+
+def pull(
+    names: Annotated[list[str] | None, typer.Argument(help="Presets to bring (specdec presets lists them).")] = None,
+    *,
+    target: Annotated[
+        str | None,
+        typer.Option(help="Instead of a preset: REPO[:FILE|QUANT][@REVISION] of the target, or a file here."),
+    ] = None,
+    draft: Annotated[str | None, typer.Option(help="The same for its draft.")] = None,
+    save: Annotated[str | None, typer.Option(help="Save the pair as a preset of your own under this name.")] = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Fetch although the tokenizers differ, or memory or disk are too small.")
+    ] = False,
+    stall: Annotated[
+        float, typer.Option(min=1, help="Give a silent connection up after so many seconds.")
+    ] = STALL_SECONDS,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show errors only.")] = False,
+    as_json: JsonOpt = False,
+) -> None:
+    """Bring a pair from the Hugging Face Hub, so that run finds it.
+
+    Tokenizers, memory, licence and disk are checked from the headers before any weights are fetched. A pull that
+    was stopped goes on where it stopped. Files lie in the Hub's own cache (HF_HUB_CACHE).
+    """
+    raise_on_sigterm()
+    if bool(names) == bool(target or draft):
+        raise UsageError(
+            "Nothing was named to pull." if not names else "A preset brings its own target and draft.",
+            hint="Name a preset (specdec presets), or give --target REPO:QUANT and --draft REPO:QUANT.",
+        )
+    if save is not None and names:
+        raise UsageError("--save is for pairs given with --target and --draft.", hint="Leave it out.")
+    if names:
+        results = [_pull_preset(name, force=force, stall=stall, quiet=quiet or as_json) for name in names]
+    else:
+        results = [_pull_own(target, draft, save, force=force, stall=stall, quiet=quiet or as_json)]
+    if as_json:
+        print(json.dumps({"pairs": results}))
+
+
+def _pull_preset(name: str, **options: Any) -> dict[str, Any]:
+    from specdec_cli.presets import load_preset
+
+    return pull_preset(load_preset(name), **options)
+
+
+def pull_preset(preset: "Preset", *, force: bool, stall: float, quiet: bool) -> dict[str, Any]:
+    """Bring what a preset names."""
+    from specdec_cli.presets import ModelSource
+    from specdec_cli.pull import Wanted
+
+    sources = {"target": preset.target, "draft": preset.draft}
+
+    def wanted(role: str, source: ModelSource) -> Wanted:
+        return Wanted(role, Path(source.path).expanduser() if source.path else None, source.hub)
+
+    given = [wanted(role, source) for role, source in sources.items() if source is not None and source.derive is None]
+    if all(w.hub is None for w in given):
+        if not quiet:
+            say(f"{preset.name} needs nothing from the Hub: its models are on this machine, or made here.")
+        return {"name": preset.name, "files": []}
+    if not quiet:
+        say(f"{preset.name}: {preset.description}. Licence: {preset.licence}.")
+        for warning in (preset.note, preset.unconfirmed):
+            if warning:
+                say(warning)
+    models, paths = _bring(given, force=force, stall=stall, quiet=quiet)
+    return _result(preset.name, models, paths)
+
+
+def _pull_own(target: str | None, draft: str | None, save: str | None, **options: Any) -> dict[str, Any]:
+    from specdec_cli.presets import check_new_name, save_preset
+    from specdec_cli.pull import wanted_model
+
+    if target is None:
+        raise UsageError("--draft needs a --target.", hint="Name the model that it is to draft for.")
+    if save is not None:
+        check_new_name(save)
+    given = [wanted_model(role, text) for role, text in (("target", target), ("draft", draft)) if text is not None]
+    models, paths = _bring(given, **options)
+    if save is not None:
+        file = save_preset(
+            save, [m.source for m in models], licences=[m.remote.info.licence for m in models if m.remote]
+        )
+        if not options["quiet"]:
+            say(f"Saved as {file}. Now: specdec run {save}")
+    return _result(save, models, paths)
+
+
+def _bring(
+    wanted: "list[Wanted]", *, force: bool, stall: float, quiet: bool
+) -> "tuple[tuple[Located, ...], list[Path]]":
+    from specdec_cli.hub import Hub, cache_root
+    from specdec_cli.plan import machine_now
+    from specdec_cli.pull import Puller
+    from specdec_cli.ui.progress import open_progress
+    from specdec_cli.ui.terminal import Terminal
+
+    with open_progress(Terminal(sys.stderr, os.environ), quiet=quiet, say=say) as progress:
+        puller = Puller(Hub(stall_seconds=stall), cache_root(), progress)
+        models = tuple(puller.locate(w) for w in wanted)
+        judged = puller.judge(models, machine_now(), force=force)
+        for line in _verdict(judged):
+            progress.note(line)
+        progress.expect(judged.to_fetch)
+        return models, [puller.fetch(m) for m in models]
+
+
+def _verdict(judged: "Judged") -> list[str]:
+    """What was found before the weights come, a line each."""
+    from specdec_cli.ui import words
+    from specdec_cli.vocab_check import one_line
+
+    lines = []
+    for model in judged.models:
+        remote = model.remote
+        where = f"{remote.info.repo}, {words.download(remote.files.size)}" if remote else "here already"
+        licence = f", licence {remote.info.licence}" if remote and remote.info.licence else ""
+        lines.append(f"{model.role}: {model.examined.name} ({where}{licence})")
+    if judged.report is not None:
+        lines.append(one_line(judged.report))
+    need, fit = judged.fit.ram + judged.fit.gpu, judged.fit
+    free = (fit.machine.ram_bytes or 0) + fit.machine.gpu_bytes
+    verdict = "fits" if fit.fits else "DOES NOT FIT"
+    lines.append(f"memory: about {words.download(need)} of {words.download(free)} free: {verdict}")
+    lines.append(f"to fetch: {words.download(judged.to_fetch)}" if judged.to_fetch else "nothing to fetch")
+    return lines
+
+
+def _result(name: str | None, models: "tuple[Located, ...]", paths: "list[Path]") -> dict[str, Any]:
+    from dataclasses import asdict
+
+    files = [
+        {"role": model.role, "path": str(path), "hub": asdict(model.hub) if model.hub is not None else None}
+        for model, path in zip(models, paths, strict=True)
+    ]
+    return {"name": name, "files": files}
+
+
+def offer_to_pull(model: str, draft: str | None) -> None:
+    """Ask whether to fetch what a preset lacks, if there is somebody to ask. Does nothing else."""
+    from specdec_cli.presets import load_preset
+    from specdec_cli.resolve import looks_like_path
+
+    if looks_like_path(model) or not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return
+    preset = load_preset(model)
+    used = [preset.target] + ([preset.draft] if preset.draft is not None and draft is None else [])
+    missing = [source.hub for source in used if source.hub is not None and find(source.hub) is None]
+    if not missing:
+        return
+    from specdec_cli.hub import is_offline
+    from specdec_cli.ui import words
+
+    if is_offline():
+        return
+    sizes = sum(file.bytes or 0 for file in missing)
+    size = f" ({words.download(sizes)})" if sizes else ""
+    if typer.confirm(
+        printable(f"{preset.name} is not on this machine yet. Fetch it now{size}?"), default=True, err=True
+    ):
+        pull_preset(preset, force=False, stall=STALL_SECONDS, quiet=False)
