@@ -2,9 +2,8 @@
 
     python scripts/memory.py FILE.gguf [FILE.gguf ...] [--ctx 2048,8192] [--kv f16,q8_0] [--ubatch 512]
 
-Each file is loaded in a process of its own, a context is filled to the brim of one batch and wherever the cache reaches,
-and the growth of the process's resident size (Linux, /proc/self/smaps_rollup) is printed beside the estimate made from
-the header alone.
+Each file is loaded in a process of its own and a batch is evaluated in a context; the growth of the process's resident
+size (Linux, /proc/self/smaps_rollup) is printed beside the estimate made from the header alone.
 """
 
 import argparse
@@ -13,6 +12,14 @@ import subprocess
 import sys
 from itertools import product
 from pathlib import Path
+
+from specdec_cli.facts import model_facts
+from specdec_cli.gguf import read_model
+from specdec_cli.llama.build import versions
+from specdec_cli.llama.model import LlamaModel
+from specdec_cli.llama.session import LlamaSession
+from specdec_cli.memory import need, repacked_formats
+from specdec_cli.settings import ContextSettings, ModelSettings
 
 MIB = 2**20
 
@@ -31,7 +38,18 @@ def main() -> None:
     print(f"{'file':36} {'context':>8} {'cache':>6} {'estimate':>10} {'resident':>10} {'off by':>8}")
     worst = 0.0
     for file, ctx, kv in product(options.files, options.ctx.split(","), options.kv.split(",")):
-        command = [sys.executable, __file__, str(file), "--one", "--ctx", ctx, "--kv", kv, "--ubatch", str(options.ubatch)]
+        command = [
+            sys.executable,
+            __file__,
+            str(file),
+            "--one",
+            "--ctx",
+            ctx,
+            "--kv",
+            kv,
+            "--ubatch",
+            str(options.ubatch),
+        ]
         done = subprocess.run(command, capture_output=True, text=True, check=True)
         estimate, resident = json.loads(done.stdout.splitlines()[-1])
         worst = max(worst, abs(estimate / resident - 1))
@@ -44,14 +62,6 @@ def main() -> None:
 
 def measure(file: Path, n_ctx: int, cache_type: str, n_ubatch: int) -> tuple[int, int]:
     """Estimated and measured bytes of one model with one context."""
-    from specdec_cli.facts import model_facts
-    from specdec_cli.gguf import read_model
-    from specdec_cli.llama.build import versions
-    from specdec_cli.llama.model import LlamaModel
-    from specdec_cli.llama.session import LlamaSession
-    from specdec_cli.memory import need, repacked_formats
-    from specdec_cli.settings import ContextSettings, ModelSettings
-
     context = ContextSettings(
         n_ctx=n_ctx, n_batch=n_ubatch, n_ubatch=n_ubatch, threads=2, cache_type=cache_type, max_rows=5
     )

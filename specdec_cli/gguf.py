@@ -45,6 +45,7 @@ _U32, _U64 = struct.Struct("<I"), struct.Struct("<Q")
 _INT32, _FLOAT32 = 5, 6
 _TOKENS = "tokenizer.ggml.tokens"
 _SENTENCEPIECE = "llama"
+_ABSURD = 1 << 63
 
 TENSOR_TYPES: Mapping[int, tuple[str, int, int]] = {
     0: ("F32", 1, 4),
@@ -132,7 +133,7 @@ class GgufHeader:
         value = self.metadata.get(f"{self.architecture}.{key}", default)
         if isinstance(value, tuple):
             value = max(value, default=default)
-        return int(value) if isinstance(value, (int, float)) and math.isfinite(value) else default
+        return int(value) if isinstance(value, (int, float)) and abs(value) < _ABSURD else default
 
     def numbers(self, key: str, n: int) -> tuple[int, ...] | None:
         """`n` whole numbers, one for each layer, whether the file lists them or gives one for all."""

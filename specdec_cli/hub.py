@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 import httpx2
 from huggingface_hub import constants, get_hf_file_metadata, get_token, hf_hub_url
@@ -88,7 +89,7 @@ class Hub:
     """
 
     def __init__(self, endpoint: str | None = None, *, stall_seconds: float = 30.0) -> None:
-        self.endpoint = (endpoint or constants.ENDPOINT).rstrip("/")
+        self.endpoint = (endpoint or os.environ.get("HF_ENDPOINT") or constants.ENDPOINT).rstrip("/")
         self._timeout = httpx2.Timeout(stall_seconds, connect=CONNECT_SECONDS)
         self._stall_seconds = stall_seconds
         if not os.environ.get("SSL_CERT_FILE") and (bundle := _first_set(_CERTIFICATES)):
@@ -235,20 +236,26 @@ class Hub:
     def _broken(self, error: Exception) -> HubError:
         """No answer, or half of one."""
         request = getattr(error, "_request", None)
-        host = urlsplit(str(request.url) if request is not None else self.endpoint).hostname
+        url = urlsplit(str(request.url) if request is not None else self.endpoint)
+        host, proxy = url.hostname or "", getproxies().get(url.scheme, "")
+        never_connected = isinstance(error, (httpx2.ConnectError, httpx2.ConnectTimeout))
+        is_certificate = _caused_by(error, ssl.SSLError)
+        if never_connected and proxy and not proxy_bypass(host) and not is_certificate:
+            return ProxyFailed(
+                f"The proxy {urlsplit(proxy).hostname} cannot be reached: {_one_line(str(error)) or 'no answer'}.",
+                hint="Check HTTPS_PROXY, HTTP_PROXY and NO_PROXY.",
+            )
         if isinstance(error, httpx2.ProxyError):
             return ProxyFailed(
                 f"The proxy does not connect to {host}: {_one_line(str(error))}.",
                 hint="Check HTTPS_PROXY and NO_PROXY.",
             )
-        if _caused_by(error, ssl.SSLError):
+        if is_certificate:
             return CertificateFailed(
                 f"The certificate of {host} is not trusted: {_one_line(str(error))}.",
                 hint="Behind a company's proxy, set SSL_CERT_FILE to its certificate bundle.",
             )
-        if isinstance(
-            error, (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.UnsupportedProtocol, httpx2.InvalidURL)
-        ):
+        if never_connected or isinstance(error, (httpx2.UnsupportedProtocol, httpx2.InvalidURL)):
             return NoNetwork(
                 f"{host} cannot be reached: {_one_line(str(error)) or 'no answer'}.",
                 hint="Check the network, and HTTPS_PROXY or HF_ENDPOINT if you need them.",

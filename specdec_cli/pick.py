@@ -45,7 +45,7 @@ class ModelFiles:
 def parse_spec(text: str) -> HubSpec:
     """Raises UsageError if this is not REPO[:FILE|QUANT][@REVISION]."""
     found = re.fullmatch(r"([\w.-]+/[\w.-]+)(?::([^@:]+))?(?:@([\w./-]+))?", text)
-    if not found:
+    if not found or ".." in text:
         raise UsageError(
             f"{text!r} is no model of the Hub.", hint="Write OWNER/NAME, OWNER/NAME:QUANT or OWNER/NAME:FILE."
         )

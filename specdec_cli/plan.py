@@ -85,7 +85,8 @@ def make_plan(request: PairRequest, say: Say) -> Plan:
         if report.verdict == "mismatch":
             raise refusal(report)
         n_shared, tokenizers = min(n_shared, report.n_shared), one_line(report)
-        _check_sizes(request, facts, draft_facts, say)
+        for note in (*size_notes(facts, draft_facts, force=request.force), *cache_notes(request.cache_type_draft)):
+            say(note)
     contexts = _contexts(request, facts, draft_facts, say)
     fit = _fit(request, *_sized(facts, draft_facts, contexts), say)
     common = ModelSettings(
@@ -101,15 +102,15 @@ def make_plan(request: PairRequest, say: Say) -> Plan:
     return Plan(common, facts, contexts[0], draft, draft_facts, contexts[1], n_shared, tokenizers)
 
 
-def _check_sizes(request: PairRequest, target: ModelFacts, draft: ModelFacts, say: Say) -> None:
-    if draft.weights_bytes >= target.weights_bytes and not request.force:
+def size_notes(target: ModelFacts, draft: ModelFacts, *, force: bool) -> list[str]:
+    """What the sizes of a pair make one expect. Raises UsageError for a draft that is not smaller, unless forced."""
+    if draft.weights_bytes >= target.weights_bytes and not force:
         raise UsageError(
             f"The draft is not smaller than the target ({draft.weights_bytes / 1e6:,.0f} MB against "
             f"{target.weights_bytes / 1e6:,.0f} MB), so drafting would only cost time; are the two swapped?",
             hint="Swap them, or use --force to run them like this.",
         )
-    for note in (*pair_notes(target, draft), *cache_notes(request.cache_type_draft)):
-        say(note)
+    return pair_notes(target, draft)
 
 
 def _contexts(

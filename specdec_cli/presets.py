@@ -86,7 +86,7 @@ class ModelSource:
 
     def __post_init__(self) -> None:
         if sum(place is not None for place in (self.path, self.derive, self.hub)) != 1:
-            raise UsageError("A model comes from one place.", hint="Give it one of path:, derive: or hub:.")
+            raise UsageError("path, derive, hub: exactly one is needed.", hint="Say in one way where the model is.")
 
 
 @dataclass(frozen=True, slots=True)

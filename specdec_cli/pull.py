@@ -12,7 +12,7 @@ from specdec_cli.examine import Examined, RemoteModel, check_is_same, examine_lo
 from specdec_cli.fit import Fit, Machine, Sized, changes, place
 from specdec_cli.hub import Hub
 from specdec_cli.pick import HubSpec, parse_spec
-from specdec_cli.plan import PairRequest, size_up
+from specdec_cli.plan import PairRequest, size_notes, size_up
 from specdec_cli.presets import HubFile, ModelSource
 from specdec_cli.settings import DEFAULT_K
 from specdec_cli.store import RepoStore, cached
@@ -98,6 +98,9 @@ class Puller:
         report = compare(target.vocabulary, draft.vocabulary) if draft is not None else None
         if report is not None and report.verdict == "mismatch" and not force:
             raise refusal(report)
+        if draft is not None:
+            for note in size_notes(target.facts, draft.facts, force=force):
+                self._progress.note(note)
         usual = PairRequest(Path(target.name), None, "model", k=DEFAULT_K, seed=0)
         facts = draft.facts if draft is not None else None
         sized, sized_draft = size_up(usual, target.facts, facts, self._progress.note)

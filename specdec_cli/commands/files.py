@@ -12,7 +12,7 @@ from specdec_cli.commands.options import JsonOpt, say
 from specdec_cli.errors import DamagedFile, UsageError
 
 if TYPE_CHECKING:
-    from specdec_cli.inventory import Inventory
+    from specdec_cli.inventory import Inventory, Stock
     from specdec_cli.presets import Preset
 
 YesOpt = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
@@ -71,7 +71,7 @@ def rm(
         if not stock.places:
             say(f"Nothing of {preset.name} is here.")
         elif yes or _agreed(f"Delete {preset.name}?"):
-            freed, kept = remove_pair(stock, [s for s in _inventory().pairs if s.preset.name != preset.name])
+            freed, kept = remove_pair(stock, _whole_others(preset.name))
             say(f"Deleted {preset.name}: {words.download(freed)} freed.")
             for place in kept:
                 say(f"{place.name} stays: another pair uses it.")
@@ -106,6 +106,11 @@ def verify_files(
             n_damaged += 1
     if n_damaged:
         raise DamagedFile(f"{n_damaged} of {len(places)} files are damaged.", hint="Pull them again.")
+
+
+def _whole_others(name: str) -> "list[Stock]":
+    """Pairs whose files are needed: one that has been deleted in part holds nothing back."""
+    return [stock for stock in _inventory().pairs if stock.preset.name != name and stock.is_here]
 
 
 def _root() -> Path:
