@@ -84,7 +84,7 @@ def _table(pair: Pair, ks: list[int], n: int, repeats: int) -> None:
                     acceptance[k].append(stats.acceptance or 0.0)
     for k in ks:
         print(
-            f"{pair.rule.params}, k {k}: {statistics.median(speeds[k]):6.1f} tokens/s, "
+            f"{pair.rule.law.params}, k {k}: {statistics.median(speeds[k]):6.1f} tokens/s, "
             f"{statistics.median(ratios[k]):.2f} x plain ({min(ratios[k]):.2f} to {max(ratios[k]):.2f}), "
             f"acceptance {statistics.mean(acceptance[k]):.2f}, {'same' if same[k] else 'differs'}"
         )

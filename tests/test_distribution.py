@@ -18,6 +18,7 @@ from specdec_cli.draft_length import FixedLength
 from specdec_cli.drafters.model import ModelDrafter
 from specdec_cli.drafters.ngram import NgramDrafter
 from specdec_cli.engine import generate
+from specdec_cli.law import Law
 from specdec_cli.llama.model import LlamaModel
 from specdec_cli.llama.session import LlamaSession
 from specdec_cli.sampling import SamplingParams
@@ -50,7 +51,7 @@ class Pair:
         """Rounds of as many texts as give `n_tokens`, each with a seed of its own: short texts, quick passes."""
         texts = []
         for seed in range(-(-n_tokens // 1000)):
-            rule = SharedNoise(params, seed=seed, n_shared=N_VOCAB)
+            rule = SharedNoise(Law(params, n_shared=N_VOCAB), seed=seed)
             drafts: Drafter = NgramDrafter() if drafter == "ngram" else ModelDrafter(self.draft, rule, frozenset())
             length = FixedLength(k, give_up_after=10**9)
             rounds = generate(

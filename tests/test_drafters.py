@@ -16,6 +16,7 @@ from specdec_cli.drafters.ngram import NgramDrafter
 from specdec_cli.drafters.none import NoDrafter
 from specdec_cli.engine import generate
 from specdec_cli.errors import DecodeFailed, Interrupted, UsageError
+from specdec_cli.law import Law
 from specdec_cli.sampling import SamplingParams, probability
 from specdec_cli.types import Drafter, Logits, Round, Target
 from specdec_cli.verify import SharedNoise
@@ -26,7 +27,7 @@ PROMPT = (1, 2, 3)
 
 
 def rule_for(lm: Target, params: SamplingParams = GREEDY, seed: int = 0) -> SharedNoise:
-    return SharedNoise(params, seed=seed, n_shared=lm.n_vocab)
+    return SharedNoise(Law(params, n_shared=lm.n_vocab), seed=seed)
 
 
 def run(
@@ -174,7 +175,7 @@ def test_a_draft_knows_what_must_not_be_chosen() -> None:
     """A banned or a padding token would be rejected with all that follows."""
     lm = TableLM(12, seed=0)
     lm.table[:, [4, 9, 10, 11]] += 30
-    rule = SharedNoise(GREEDY, seed=0, n_shared=9, banned=[4])
+    rule = SharedNoise(Law(GREEDY, n_shared=9, banned=[4]), seed=0)
 
     drafted = ModelDrafter(lm, rule, frozenset()).propose(PROMPT, 8).tokens
 
@@ -213,7 +214,7 @@ def test_p_min_counts_in_what_may_be_chosen() -> None:
     """A banned token's share is not missing from the others."""
     lm = TableLM(4, seed=0)
     lm.table[:] = np.log([0.9, 0.08, 0.01, 0.01])
-    rule = SharedNoise(GREEDY, seed=0, n_shared=4, banned=[0])
+    rule = SharedNoise(Law(GREEDY, n_shared=4, banned=[0]), seed=0)
 
     assert ModelDrafter(lm, rule, frozenset(), p_min=0.75).propose(PROMPT, 2).tokens == (1, 1)
     assert ModelDrafter(lm, rule, frozenset(), p_min=0.85).propose(PROMPT, 2).tokens == ()

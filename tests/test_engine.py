@@ -17,6 +17,7 @@ from specdec_cli.drafters.model import ModelDrafter
 from specdec_cli.drafters.ngram import NgramDrafter
 from specdec_cli.drafters.none import NoDrafter
 from specdec_cli.engine import generate
+from specdec_cli.law import Law
 from specdec_cli.sampling import SamplingParams
 from specdec_cli.text import Reply
 from specdec_cli.types import Draft, Drafter, Round
@@ -41,7 +42,7 @@ MODELS: tuple[Make, ...] = (table, hashed)
 
 
 def rule_for(lm: FakeLM, params: SamplingParams = GREEDY, seed: int = 0) -> SharedNoise:
-    return SharedNoise(params, seed=seed, n_shared=lm.n_vocab)
+    return SharedNoise(Law(params, n_shared=lm.n_vocab), seed=seed)
 
 
 def never(_token: int) -> bool:
@@ -81,16 +82,16 @@ def plain(lm: FakeLM, n: int, *, prompt: Sequence[int] = PROMPT, rule: SharedNoi
     rule = rule or rule_for(lm)
     tokens = list(prompt)
     while len(tokens) < len(prompt) + n:
-        tokens.append(rule.choose(lm.score(tokens, 1)[-1], len(tokens)))
+        tokens.append(rule.choose(lm.score(tokens, 1)[-1], tokens))
     return tokens[len(prompt) :]
 
 
 def perfect(lm: FakeLM, rule: SharedNoise) -> PerfectDrafter:
-    return PerfectDrafter(lm, lambda row, tokens: rule.choose(row, len(tokens)))
+    return PerfectDrafter(lm, lambda row, tokens: rule.choose(row, tokens))
 
 
 def wrong(lm: FakeLM, rule: SharedNoise) -> WrongDrafter:
-    return WrongDrafter(lm, lambda row, tokens: rule.choose(row, len(tokens)))
+    return WrongDrafter(lm, lambda row, tokens: rule.choose(row, tokens))
 
 
 class HalfRight(PerfectDrafter):
@@ -109,7 +110,7 @@ DRAFTERS: dict[str, Callable[[Make, SharedNoise], Drafter]] = {
     "ngram": lambda _make, _rule: NgramDrafter(match=1),
     "perfect": lambda make, rule: perfect(make(), rule),
     "wrong": lambda make, rule: wrong(make(), rule),
-    "half right": lambda make, rule: HalfRight(make(), lambda row, tokens: rule.choose(row, len(tokens))),
+    "half right": lambda make, rule: HalfRight(make(), lambda row, tokens: rule.choose(row, tokens)),
     "scripted": lambda _make, _rule: ScriptedDrafter(*[[i % 23, (2 * i) % 23, 5][: i % 4] for i in range(100)]),
     "another model": lambda make, rule: ModelDrafter(make(seed=1), rule, frozenset(), p_min=0.02),
 }

@@ -27,10 +27,15 @@ IMPORTS = {
     "settings": "errors",
     "memory": "settings",
     "sampling": "errors numpy",
-    "verify": "noise sampling types numpy",
+    "history": "sampling numpy",
+    "law": "errors history sampling types numpy",
+    "verify": "law noise sampling types numpy",
+    "rejection": "law noise sampling types numpy",
+    "strict": "types verify numpy",
+    "logprobs": "sampling types numpy",
     "stats": "types",
     "draft_length": "types",
-    "engine": "draft_length types verify",
+    "engine": "draft_length logprobs strict types verify",
     "drafters": "errors sampling types verify",
     "vocab_check": "errors vocabulary",
     "chat": "errors jinja2",
@@ -40,16 +45,17 @@ IMPORTS = {
     "advice": "memory stats",
     "llama": "errors memory settings stats types vocabulary llama_cpp numpy",
     "plan": "advice errors llama.devices llama.model machine memory sampling settings vocab_check",
-    "pairing": "drafters drafters.none errors llama.abort llama.devices llama.model llama.session memory plan settings "
-    "types verify",
+    "rules": "errors history law llama.grammar llama.model plan rejection strict verify",
+    "pairing": "drafters drafters.none errors llama.abort llama.devices llama.model llama.session memory plan rules "
+    "settings strict types verify",
     "prompts": "chat errors llama.model",
     "ui": "stats types vocab_check vocabulary rich",
     "trace": "stats types ui.view",
     "answer": "advice errors stats text trace types ui.view",
     "running": "answer chat draft_length engine pairing prompts stats text trace ui.view",
-    "document": "llama.build pairing running trace numpy",
-    "commands": "chat document errors guard interrupt llama.abort llama.log llama.model llama.quantize machine pairing "
-    "plan presets prompts resolve running sampling trace ui.check_report ui.clean ui.make ui.silent ui.terminal "
+    "document": "llama.build pairing running trace types numpy",
+    "commands": "chat document errors guard interrupt llama.abort llama.grammar llama.log llama.model llama.quantize "
+    "machine pairing plan presets prompts resolve running sampling trace ui.check_report ui.clean ui.make ui.silent ui.terminal "
     "ui.view vocab_check vocabulary typer",
     "app": "commands.check commands.run errors ui.clean typer",
     "__main__": "app",
@@ -59,7 +65,22 @@ IMPORTS = {
 
 DOORS = {"llama_cpp": {"llama"}, "rich": {"ui"}, "typer": {"commands", "app"}, "jinja2": {"chat"}, "yaml": {"presets"}}
 
-CORE = ("engine", "verify", "sampling", "noise", "drafters", "draft_length", "stats", "text", "types")
+CORE = (
+    "engine",
+    "verify",
+    "rejection",
+    "strict",
+    "law",
+    "history",
+    "sampling",
+    "noise",
+    "logprobs",
+    "drafters",
+    "draft_length",
+    "stats",
+    "text",
+    "types",
+)
 OUTSIDE = {"llama", "ui", "presets", "commands", "app", "chat", "trace", "running", "pairing"}
 
 
