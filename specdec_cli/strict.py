@@ -50,8 +50,8 @@ class Strict:
             return
         n = min(_MEASURED_ON, len(tokens) - 1)
         self.noise = max(self.noise, width_noise(target, tokens, n, range(2, width + 1)))
-        # The first measurement after a step sees the new kernels, not before.
-        self._next_measurement = (len(tokens) // _MEASURED_EVERY + 1) * _MEASURED_EVERY + _MEASURED_ON
+        # A pass that lies whole beyond the next step is the first to see its kernels.
+        self._next_measurement = (len(tokens) // _MEASURED_EVERY + 1) * _MEASURED_EVERY + width
 
 
 def width_noise(target: Target, tokens: Sequence[int], n: int, widths: Iterable[int] = range(2, 9)) -> float:

@@ -55,8 +55,8 @@ IMPORTS = {
     "running": "answer chat draft_length engine pairing prompts stats text trace ui.view",
     "document": "llama.build pairing running trace types numpy",
     "commands": "chat document errors guard interrupt llama.abort llama.grammar llama.log llama.model llama.quantize "
-    "machine pairing plan presets prompts resolve running sampling trace ui.check_report ui.clean ui.make ui.silent ui.terminal "
-    "ui.view vocab_check vocabulary typer",
+    "machine pairing plan presets prompts resolve running sampling trace ui.check_report ui.clean ui.make ui.silent "
+    "ui.terminal ui.view vocab_check vocabulary typer",
     "app": "commands.check commands.run errors ui.clean typer",
     "__main__": "app",
     "__init__": "",

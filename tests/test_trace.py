@@ -57,6 +57,7 @@ def test_lines_by_hand() -> None:
         "seconds": 1.0,
         "finish": None,
         "off_reason": None,
+        "logprobs": [],
         "spans": [["né", "draft"], ["\n🦙", "target"]],
     }
     assert end == {
