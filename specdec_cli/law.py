@@ -16,8 +16,8 @@ from specdec_cli.history import NO_BREAKERS, Breakers, discourage_repeats, penal
 from specdec_cli.sampling import Ids, Row, SamplingParams, argmax, survivors, top_k
 from specdec_cli.types import Distribution, Grammar
 
-_FIRST_GRAMMAR_CANDIDATES = 64
-"""A grammar is asked about so many of the likeliest tokens first; often enough of them may come."""
+_FIRST_ASKED, _MOST_ASKED_FIRST = 64, 1024
+"""A grammar is asked about so many of the likeliest tokens first, if at most so many are needed."""
 
 
 class Law:
@@ -68,14 +68,12 @@ class Law:
         row = self.adjusted(row, tokens)
         if self._grammar is None:
             return row
-        text = tokens[self._answer_begins :]
-        n, needed = self._candidates_needed(len(row))
-        while True:
-            ids = top_k(row, n) if n < len(row) else np.flatnonzero(np.isfinite(row))
-            ids = ids[self._grammar.allowed(text, ids)]
-            if len(ids) >= needed or n >= len(row):
-                break
-            n *= 8
+        text, n_needed = tokens[self._answer_begins :], self._candidates_needed()
+        ids = self._likeliest_allowed(row, text, n_needed)
+        if len(ids) < n_needed:
+            ids = self._grammar.all_allowed(text)
+            ids = ids[ids < len(row)]
+            ids = ids[np.isfinite(row[ids])]
         if not len(ids):
             raise DecodeFailed(
                 "The grammar allows nothing more that this model can write.", hint="Check the grammar, and the bans."
@@ -84,13 +82,21 @@ class Law:
         kept[ids] = row[ids]
         return kept
 
-    def _candidates_needed(self, n_all: int) -> tuple[int, int]:
-        """How many tokens to ask the grammar about first, and how many must be allowed to stop asking."""
+    def _likeliest_allowed(self, row: Row, text: Sequence[int], n_needed: float) -> Ids:
+        """What is allowed of the likeliest tokens, if that can be enough."""
+        if n_needed > _MOST_ASKED_FIRST or self._grammar is None:
+            return np.array([], np.intp)
+        ids = top_k(row, min(max(_FIRST_ASKED, 4 * int(n_needed)), len(row)))
+        return ids[self._grammar.allowed(text, ids)]
+
+    def _candidates_needed(self) -> float:
+        """How many of the likeliest allowed tokens the cuts look at; infinity for all."""
         params = self.params
-        if params.top_n_sigma > 0 or (params.is_greedy and params.typical < 1 and params.top_k == 0):
-            return n_all, n_all
-        needed = 1 if params.is_greedy and params.typical == 1 else params.top_k
-        return (max(_FIRST_GRAMMAR_CANDIDATES, needed), needed) if needed else (n_all, n_all)
+        if params.top_n_sigma > 0:
+            return math.inf
+        if params.is_greedy and params.typical == 1:
+            return 1
+        return params.top_k or math.inf
 
     def candidates(self, row: Row, tokens: Sequence[int]) -> tuple[Ids, NDArray[np.float64]]:
         """The tokens that may follow `tokens` and their untempered logits, both [n]; one if greedy.

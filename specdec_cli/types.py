@@ -106,6 +106,10 @@ class Grammar(Protocol):
         """Which of `ids` [n] may follow `text` (the tokens of the answer so far), shape [n]."""
         ...
 
+    def all_allowed(self, text: Sequence[int]) -> NDArray[np.intp]:
+        """All ids that may follow `text`, ascending, shape [n]; far slower than to ask about a few."""
+        ...
+
 
 class Drafter(Protocol):
     """Proposes how the text may go on."""

@@ -51,6 +51,10 @@ class EveryNth:
         self.texts.append(list(text))
         return ids % self.n == len(text) % self.n
 
+    def all_allowed(self, text: Sequence[int]) -> NDArray[np.intp]:
+        ids = np.arange(2 * N)
+        return ids[self.allowed(text, ids)]
+
 
 def random_row(seed: int) -> Row:
     return (np.random.default_rng(seed).normal(size=N) * 2).astype(np.float32)

@@ -39,6 +39,8 @@ class LlamaGrammar:
 
     def __init__(self, model: LlamaModel, gbnf: str) -> None:
         self._end_tokens = model.end_tokens
+        self._levels, self._parents = _prefix_forest(model, has_token_rules="<" in gbnf)
+        self._found: dict[int, NDArray[np.intp]] = {}  # answers to `all_allowed`, by length of the text
         self._text: list[int] = []
         self._states: dict[int, Any] = {}  # by length of the text; None after an end token
         log.start_afresh()
@@ -56,6 +58,21 @@ class LlamaGrammar:
         if state is None:
             return np.ones(len(ids), np.bool_)
         return _allowed(state, ids)
+
+    def all_allowed(self, text: Sequence[int]) -> NDArray[np.intp]:
+        """All token ids that may follow `text`, ascending, shape [n]. Raises DecodeFailed as `allowed`."""
+        state = self._state_after(list(text))
+        if state is None:
+            return np.arange(len(self._parents))
+        if len(text) not in self._found:
+            # A token whose beginning is a forbidden token is forbidden too, and need not be looked at.
+            kept = np.ones(len(self._parents) + 1, np.bool_)  # the last place stands for "no parent"
+            for level in self._levels:
+                kept[level] = False
+                asked = level[kept[self._parents[level]]]
+                kept[asked] = _allowed(state, asked)
+            self._found[len(text)] = np.flatnonzero(kept[:-1])
+        return self._found[len(text)]
 
     def _state_after(self, text: list[int]) -> Any:
         shared = shared_prefix(self._text, text)
@@ -81,6 +98,7 @@ class LlamaGrammar:
 
     def _free(self, length: int) -> None:
         state = self._states.pop(length)
+        self._found.pop(length, None)
         if state is not None:
             llama_cpp.llama_sampler_free(state)
 
@@ -142,7 +160,38 @@ def _refuse_unkept(schema: Any) -> None:
                 _refuse_unkept(one)
 
 
+def _prefix_forest(model: LlamaModel, *, has_token_rules: bool) -> tuple[list[NDArray[np.intp]], NDArray[np.intp]]:
+    """Tokens by depth, and for each the longest token that it begins with (-1 for none), shape [n_vocab].
+
+    Whole characters only: llama.cpp may forbid the first byte of a character that it would allow. With
+    rules about token ids no beginning tells anything, and every token stands alone.
+    """
+    n = model.n_vocab
+    parents = np.full(n, -1, np.intp)
+    if has_token_rules:
+        return [np.arange(n)], parents
+    pieces, ends = [model.marked_bytes(token) for token in range(n)], model.end_tokens
+    beginnings = {p: t for t, p in enumerate(pieces) if p and t not in ends and _is_text(p)}
+    depths = np.zeros(n, np.intp)
+    for token in sorted(set(range(n)) - ends, key=lambda t: len(pieces[t])):  # an end token is no text
+        piece = pieces[token]
+        found = next((beginnings[piece[:i]] for i in range(len(piece) - 1, 0, -1) if piece[:i] in beginnings), -1)
+        if found >= 0:
+            parents[token], depths[token] = found, depths[found] + 1
+    return [np.flatnonzero(depths == depth) for depth in range(int(depths.max()) + 1)], parents
+
+
+def _is_text(piece: bytes) -> bool:
+    try:
+        piece.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
 def _allowed(state: Any, ids: NDArray[np.intp]) -> NDArray[np.bool_]:
+    if not len(ids):
+        return np.zeros(0, np.bool_)
     data = np.zeros(len(ids), _TOKEN_DATA)
     data["id"] = ids
     pointer = data.ctypes.data_as(ctypes.POINTER(llama_cpp.llama_token_data))
