@@ -175,6 +175,7 @@ class Json:
             stack.enter_context(LlamaSession(model, settings)) for model in (self.model, draft_model)
         )
         self.grammar = stack.enter_context(LlamaGrammar(self.model, gbnf_of_schema(json.dumps(PERSON))))
+        self.end_tokens = self.model.end_tokens
         self.prompt = ids(self.model, "A person as JSON, with name, age, tags and home:\n")
 
     def law(self, params: SamplingParams) -> Law:
@@ -182,7 +183,7 @@ class Json:
 
     def write(self, rule: Rule, k: int, drafter: str = "model") -> list[int]:
         drafters: dict[str, Drafter] = {
-            "model": ModelDrafter(self.draft, rule, self.model.end_tokens),
+            "model": ModelDrafter(self.draft, rule, self.end_tokens),
             "ngram": NgramDrafter(match=1),
             "none": NoDrafter(),
         }
@@ -193,7 +194,7 @@ class Json:
             rule,
             self.prompt,
             max_tokens=150,
-            ends=lambda token: token in self.model.end_tokens,
+            ends=lambda token: token in self.end_tokens,
             clock=time.perf_counter,
         )
         return [token for round_ in rounds for token in round_.tokens]
