@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from planted import coupled_rate
 from scipy import stats
-from scipy.special import softmax
+from scipy.special import log_softmax, softmax
 
 from specdec_cli.draft_length import DraftLength, FixedLength
 from specdec_cli.drafters.model import ModelDrafter
@@ -18,10 +18,11 @@ from specdec_cli.drafters.ngram import NgramDrafter
 from specdec_cli.drafters.none import NoDrafter
 from specdec_cli.engine import generate
 from specdec_cli.law import Law
+from specdec_cli.rejection import BlockRejection, TokenRejection
 from specdec_cli.sampling import SamplingParams
 from specdec_cli.text import Reply
 from specdec_cli.types import Draft, Drafter, Round
-from specdec_cli.verify import SharedNoise
+from specdec_cli.verify import Rule, SharedNoise
 
 PROMPT = (1, 2, 3)
 GREEDY = SamplingParams(temperature=0)
@@ -55,11 +56,12 @@ def start(
     *,
     k: int = 4,
     prompt: Sequence[int] = PROMPT,
-    rule: SharedNoise | None = None,
+    rule: Rule | None = None,
     length: DraftLength | None = None,
     max_tokens: int | None = 40,
     ends: Callable[[int], bool] = never,
     clock: Callable[[], float] | None = None,
+    n_logprobs: int | None = None,
 ) -> Iterator[Round]:
     return generate(
         target,
@@ -70,6 +72,7 @@ def start(
         max_tokens=max_tokens,
         ends=ends,
         clock=clock or FakeClock(),
+        n_logprobs=n_logprobs,
     )
 
 
@@ -558,3 +561,58 @@ def test_the_draft_is_accepted_as_often_as_theory_says(
     chances = np.array(expected)
     assert len(chances) > 5000
     assert abs(n_accepted - chances.sum()) < 4 * np.sqrt((chances * (1 - chances)).sum())
+
+
+# --- what not both models know ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("params", SETTINGS, ids=str)
+@pytest.mark.parametrize("make_rule", [SharedNoise, TokenRejection, BlockRejection])
+def test_ids_above_the_shared_vocabulary_are_neither_drafted_nor_emitted(
+    make_rule: Callable[..., Rule], params: SamplingParams
+) -> None:
+    """Rows may be longer than the vocabulary that both models share, and a prompt may hold any id of the target's."""
+    target = table()
+    target.table[:, 20:] += 50
+    rule = make_rule(Law(params, n_shared=20), seed=4)
+    drafter = ScriptedDrafter([21], [5, 22, 5], [20, 1], [3, 4])
+
+    rounds = list(start(target, drafter, prompt=(1, 22, 2), rule=rule, max_tokens=12))
+
+    assert max(emitted(rounds)) < 20
+    assert [len(r.drafted) for r in rounds[1:4]] == [0, 1, 0]
+    assert max(token for r in rounds for token in r.drafted) < 20
+    assert max(ModelDrafter(target, rule, frozenset()).propose([1, 22], 8).tokens) < 20
+
+
+# --- log-probabilities ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("make", MODELS)
+def test_logprobs_are_those_of_the_row_before_the_token(make: Make) -> None:
+    """Untempered and uncut, one for each emitted token, whoever proposed it."""
+    lm, rule = make(), rule_for(make(), SETTINGS[1])
+    rounds = list(start(lm, HalfRight(make(), rule.choose), rule=rule, n_logprobs=2))
+    assert sum(r.n_accepted for r in rounds) > 5
+
+    known = list(PROMPT)
+    for round_ in rounds:
+        assert [one.token for one in round_.logprobs] == list(round_.tokens)
+        for one in round_.logprobs:
+            expected = log_softmax(make().row(known))
+            assert one.logprob == pytest.approx(expected[one.token], abs=1e-4)
+            assert [t for t, _ in one.likeliest] == np.argsort(-expected)[:2].tolist()
+            assert [p for _, p in one.likeliest] == pytest.approx(np.sort(expected)[::-1][:2], abs=1e-4)
+            known.append(one.token)
+
+
+def test_logprobs_end_where_the_text_ends() -> None:
+    lm = hashed()
+    whole = emitted(list(start(lm)))
+    rounds = list(start(hashed(), perfect(hashed(), rule_for(lm)), ends=lambda t: t == whole[7], n_logprobs=0))
+    assert [one.token for r in rounds for one in r.logprobs] == emitted(rounds) == whole[:8]
+    assert not any(one.likeliest for r in rounds for one in r.logprobs)
+
+
+def test_nobody_pays_for_logprobs_that_were_not_asked_for() -> None:
+    assert {r.logprobs for r in start(table())} == {()}
