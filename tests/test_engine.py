@@ -563,6 +563,24 @@ def test_the_draft_is_accepted_as_often_as_theory_says(
     assert abs(n_accepted - chances.sum()) < 4 * np.sqrt((chances * (1 - chances)).sum())
 
 
+# --- a text that is taken up again -------------------------------------------------------------------------
+
+LOOKING_BACK = SamplingParams(repeat_penalty=1.4, presence_penalty=0.5, dry_multiplier=1.0)
+
+
+@pytest.mark.parametrize("params", [*SETTINGS, LOOKING_BACK], ids=str)
+@pytest.mark.parametrize("n_before", [1, 7, 22])
+def test_a_text_that_was_interrupted_goes_on_as_it_would_have(params: SamplingParams, n_before: int) -> None:
+    """The seed and the text before are all that matters: where a prompt ends does not."""
+    lm, rule = hashed(), rule_for(hashed(), params)
+    whole = emitted(list(start(lm, HalfRight(hashed(), rule.choose), rule=rule)))
+    again = [*PROMPT, *whole[:n_before]]
+
+    rest = emitted(list(start(hashed(), wrong(hashed(), rule), prompt=again, rule=rule, max_tokens=40 - n_before)))
+
+    assert rest == whole[n_before:]
+
+
 # --- what not both models know ----------------------------------------------------------------------------
 
 

@@ -219,11 +219,11 @@ def test_json_with_drafts_is_json_without(smollm2: Json, params: SamplingParams,
     rule = SharedNoise(smollm2.law(params), seed=seed)
     plain = smollm2.write(rule, 0)
     assert_person(smollm2.text(plain))
-    for k, drafter in ((1, "model"), (4, "model"), (8, "model"), (5, "ngram")):
+    for k, drafter in ((4, "model"), (8, "model"), (5, "ngram")):
         assert smollm2.write(rule, k, drafter) == plain
 
 
 def test_json_by_blocks_is_json_too(smollm2: Json) -> None:
-    for seed in range(3):
+    for seed in range(2):
         rule = BlockRejection(smollm2.law(SamplingParams(temperature=1.0)), seed=seed)
         assert_person(smollm2.text(smollm2.write(rule, 4)))

@@ -316,8 +316,8 @@ def write(
     ids=["model", "lookup", "p-min", "ends", "cuts"],
 )
 def test_whole_texts_follow_the_law(rule: Rules, how: dict[str, object]) -> None:
-    """3,000 texts of 4 tokens: all 4-token texts come as often as the target says, whatever cut drafts short."""
-    n_vocab, length, n_texts = 4, 4, 3000
+    """2,000 texts of 4 tokens: all 4-token texts come as often as the target says, whatever cut drafts short."""
+    n_vocab, length, n_texts = 4, 4, 2000
     target, draft = TableLM(n_vocab, 5, scale=1.0), TableLM(n_vocab, 6, scale=1.0)
     law = Law(how.get("params", UNCUT), n_shared=n_vocab)  # type: ignore[arg-type]
     rows = [at(law.distribution(target.table[s].astype(np.float32), [s]), np.arange(n_vocab)) for s in range(n_vocab)]
