@@ -45,7 +45,7 @@ def main() -> None:
 def _compare(sampling: SamplingParams, options: argparse.Namespace) -> None:
     apart = {"loose": 0, "strict": 0}
     speeds: dict[str, list[float]] = {"plain": [], "loose": [], "strict": []}
-    noise, settled, accepted = 0.0, 0, RunStats()
+    noise, settled, drafts, accepted = 0.0, 0, set(), RunStats()
     for seed in range(options.texts):
         request = PairRequest(
             options.target,
@@ -70,9 +70,10 @@ def _compare(sampling: SamplingParams, options: argparse.Namespace) -> None:
                 apart[name] += text != plain
                 if strict is not None:
                     noise, settled = max(noise, strict.noise), settled + strict.n_settled
+                    drafts.add(strict.longest)
     medians = {name: statistics.median(values) for name, values in speeds.items()}
     print(
-        f"{sampling}: divergent without --strict {apart['loose']}, with it {apart['strict']}; width noise {noise:.2f}; "
+        f"{sampling}: divergent without --strict {apart['loose']}, with it {apart['strict']}; longest drafts {drafts}, width noise {noise:.2f}; "
         f"{settled / accepted.passes:.2f} choices made again per pass; tokens/s plain {medians['plain']:.1f}, "
         f"drafts {medians['loose']:.1f}, strict {medians['strict']:.1f}",
         flush=True,

@@ -58,7 +58,8 @@ def _token(pair: Pair, token: int, logprob: float) -> dict[str, Any]:
 def _strict(pair: Pair) -> dict[str, Any] | None:
     if pair.strict is None:
         return None
-    return {"width_noise": pair.strict.noise, "settled": pair.strict.n_settled}
+    strict = pair.strict
+    return {"longest_draft": strict.longest, "width_noise": strict.noise, "settled": strict.n_settled}
 
 
 def _model(opened: OpenModel) -> dict[str, Any]:

@@ -31,7 +31,7 @@ def generate(
     The first round only reads the prompt and emits one token, so that the time to first token is
     that of plain decoding. `prompt` holds at least one token and fewer than target.n_ctx. With
     `n_logprobs` rounds tell log-probabilities of their tokens and of that many alternatives; `strict`
-    (of the same rule) settles near ties.
+    (of the same rule) keeps drafts to widths without noise, or settles near ties.
     """
     tokens = list(prompt)
     rule.law.begin(len(tokens))
@@ -43,6 +43,8 @@ def generate(
     while len(tokens) < limit:
         # The target adds a token of its own, so a draft may fill all but one of the places left.
         k = 0 if is_first else min(length.next(), limit - len(tokens) - 1)
+        if strict is not None and k > 0:
+            k = strict.longest_draft(target, tokens, k)
         asked = clock()
         draft = _usable(drafter.propose(tokens, k), k, rule.law.n_shared) if k > 0 else Draft()
         drafted = clock()

@@ -1,12 +1,15 @@
-"""Choices that the width of a pass could turn are made again from a pass of one token.
+"""Drafts whose passes give the numbers of plain decoding, as far as there are any.
 
 llama.cpp may compute a position otherwise in a wide pass than alone (K-quants, GPUs, f16 caches beyond
-256 tokens with several threads). The difference is measured on the text at hand; where another token
-lies within it, the row is asked for again at width 1. What earlier wide passes left in the cache stays
-as it is, so this makes most of the ties fall as in plain decoding, not all.
+256 tokens with several threads). Kernels work in tiles, so up to some width there is often no difference
+at all: that width is measured on the text at hand, and drafts are kept to it. Where every width differs,
+choices that the difference could turn are made again from a pass of one token; what wide passes left in
+the cache stays as it is, and moves later rows about as much, so that this removes only some of the
+divergences.
 """
 
 from collections.abc import Iterable, Sequence
+from itertools import takewhile
 
 import numpy as np
 
@@ -21,20 +24,30 @@ _MEASURED_EVERY = 256
 
 
 class Strict:
-    """Settles the near ties of a pass. `noise` is the largest difference of a logit seen so far."""
+    """Keeps drafts to quiet widths, or settles near ties.
+
+    `noise` is the largest difference of a logit seen where no width was quiet, `longest` the most that
+    may be drafted (None: any length, because all are noisy).
+    """
 
     def __init__(self, rule: SharedNoise) -> None:
         self.noise = 0.0
         self.n_settled = 0
+        self.longest: int | None = None
         self._rule = rule
         self._next_measurement = 0
 
+    def longest_draft(self, target: Target, tokens: Sequence[int], k: int) -> int:
+        """How many of `k` tokens may be drafted after `tokens`; measures now and then."""
+        if len(tokens) >= self._next_measurement:
+            self._measure(target, tokens, k + 1)
+        return k if self.longest is None else min(k, self.longest)
+
     def settle(self, target: Target, rows: Logits, draft: Draft, tokens: Sequence[int]) -> Logits:
         """The rows [len(draft.tokens) + 1, n_vocab] after `tokens`, those with near ties computed alone."""
-        if not draft.tokens:
+        if not draft.tokens or self.noise == 0:
             return rows
         rows = rows.copy()  # they end with the next call of the target
-        self._measure(target, [*tokens, *draft.tokens], len(rows))
         prefix = list(tokens)
         for i, row in enumerate(rows):
             if self._rule.could_turn(row, prefix, self.noise):
@@ -46,16 +59,25 @@ class Strict:
         return rows
 
     def _measure(self, target: Target, tokens: Sequence[int], width: int) -> None:
-        if len(tokens) < self._next_measurement:
-            return
-        n = min(_MEASURED_ON, len(tokens) - 1)
-        self.noise = max(self.noise, width_noise(target, tokens, n, range(2, width + 1)))
-        # A pass that lies whole beyond the next step is the first to see its kernels.
-        self._next_measurement = (len(tokens) // _MEASURED_EVERY + 1) * _MEASURED_EVERY + width
+        n = min(max(_MEASURED_ON, width), len(tokens) - 1)
+        noises = noise_by_width(target, tokens, n, range(2, min(width, n) + 1))
+        n_quiet = len(list(takewhile(lambda noise: noise == 0, noises.values())))
+        if not noises or n_quiet:
+            self.longest = n_quiet
+        else:
+            self.longest, self.noise = None, max(self.noise, *noises.values())
+        # Again when a pass lies whole beyond the next step of the cache, or when longer passes can be measured.
+        step = (len(tokens) // _MEASURED_EVERY + 1) * _MEASURED_EVERY + width
+        self._next_measurement = step if n >= width else width + 1
 
 
 def width_noise(target: Target, tokens: Sequence[int], n: int, widths: Iterable[int] = range(2, 9)) -> float:
-    """Largest difference of a logit between passes of one token and of each of `widths`.
+    """The largest of `noise_by_width`."""
+    return max(noise_by_width(target, tokens, n, widths).values())
+
+
+def noise_by_width(target: Target, tokens: Sequence[int], n: int, widths: Iterable[int]) -> dict[int, float]:
+    """Largest difference of a logit between passes of one token and of each of `widths`, each at most `n`.
 
     Compared are the likeliest tokens after each of the last `n` of `tokens`. The passes of a width build
     on one another, so the noise that reaches a row through the cache is in it.
@@ -65,11 +87,13 @@ def width_noise(target: Target, tokens: Sequence[int], n: int, widths: Iterable[
     kept = min(_LIKELIEST, single.shape[1])
     likeliest = np.argpartition(single, -kept, axis=1)[:, -kept:]
     expected = np.take_along_axis(single, likeliest, axis=1)
-    largest = 0.0
+    largest: dict[int, float] = {}
     for width in widths:
+        differences = []
         for at in range(start, end - width + 1, width):
             rows = target.score(tokens[: at + width], width)
             where = slice(at - start, at - start + width)
             found = np.take_along_axis(rows, likeliest[where], axis=1)
-            largest = max(largest, float(np.abs(found - expected[where]).max()))
+            differences.append(float(np.abs(found - expected[where]).max()))
+        largest[width] = max(differences)
     return largest

@@ -119,10 +119,11 @@ def test_logprobs_reach_the_trace(models: Models, tmp_path: Path) -> None:
 
 
 def test_strict_says_what_it_did(models: Models) -> None:
-    done = json_inside(models.words, "a b", "-n", 40, "--draft", models.draft, "--strict", "--temp", 1)
+    flags = ("a b a b c d e f g", "-n", 40, "--draft", models.draft, "-k", 3, "--seed", 8)
+    done = json_inside(models.words, *flags, "--strict")
     assert done.document["strict"]["width_noise"] < 0.1
-    assert done.document["strict"]["settled"] < 20
-    assert "width noise" in done.err
+    assert "--strict" in done.err
+    assert done.document["token_ids"] == json_inside(models.words, *flags).document["token_ids"]
     assert json_inside(models.words, "a b", "-n", 1).document["strict"] is None
 
 

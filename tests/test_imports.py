@@ -54,9 +54,9 @@ IMPORTS = {
     "answer": "advice errors stats text trace types ui.view",
     "running": "answer chat draft_length engine pairing prompts stats text trace ui.view",
     "document": "llama.build pairing running trace types numpy",
-    "commands": "chat document errors guard interrupt llama.abort llama.grammar llama.log llama.model llama.quantize "
-    "machine pairing plan presets prompts resolve running sampling trace ui.check_report ui.clean ui.make ui.silent "
-    "ui.terminal ui.view vocab_check vocabulary typer",
+    "commands": "advice chat document errors guard interrupt llama.abort llama.grammar llama.log llama.model "
+    "llama.quantize machine pairing plan presets prompts resolve running sampling trace ui.check_report ui.clean "
+    "ui.make ui.silent ui.terminal ui.view vocab_check vocabulary typer",
     "app": "commands.check commands.run errors ui.clean typer",
     "__main__": "app",
     "__init__": "",

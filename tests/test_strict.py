@@ -1,4 +1,4 @@
-"""Near ties are decided by a pass of one token: on models whose wide passes are wrong by a known amount."""
+"""Drafts are kept to widths without noise, or near ties decided alone: on models that are wrong in wide passes."""
 
 from collections.abc import Sequence
 
@@ -12,7 +12,7 @@ from specdec_cli.drafters.none import NoDrafter
 from specdec_cli.engine import generate
 from specdec_cli.law import Law
 from specdec_cli.sampling import SamplingParams
-from specdec_cli.strict import Strict, width_noise
+from specdec_cli.strict import Strict, noise_by_width, width_noise
 from specdec_cli.types import Draft, Drafter, Logits, Round
 from specdec_cli.verify import SharedNoise
 
@@ -48,8 +48,15 @@ class Oracle:
 
 
 def write(
-    lm: HashLM, params: SamplingParams, drafter: Drafter, *, seed: int, n: int, is_strict: bool
-) -> tuple[list[int], Strict]:
+    lm: HashLM,
+    params: SamplingParams,
+    drafter: Drafter,
+    *,
+    seed: int,
+    n: int,
+    is_strict: bool,
+    prompt: Sequence[int] = (1, 2, 3),
+) -> tuple[list[int], Strict, list[Round]]:
     rule = SharedNoise(Law(params, n_shared=50), seed=seed)
     strict = Strict(rule)
     rounds: list[Round] = list(
@@ -58,23 +65,23 @@ def write(
             drafter,
             FixedLength(4),
             rule,
-            [1, 2, 3],
+            prompt,
             max_tokens=n,
             ends=lambda _: False,
             clock=FakeClock(),
             strict=strict if is_strict else None,
         )
     )
-    return [1, 2, 3, *(t for r in rounds for t in r.tokens)], strict
+    return [*prompt, *(t for r in rounds for t in r.tokens)], strict, rounds
 
 
 @pytest.mark.parametrize("params", [GREEDY, UNCUT, CUT], ids=str)
 def test_the_text_is_that_of_plain_decoding(params: SamplingParams) -> None:
     parted = 0
     for seed in range(12):
-        plain, _ = write(WidthLM(50, seed), params, NoDrafter(), seed=seed, n=40, is_strict=False)
-        loose, _ = write(WidthLM(50, seed), params, Oracle(plain), seed=seed, n=40, is_strict=False)
-        kept, strict = write(WidthLM(50, seed), params, Oracle(plain), seed=seed, n=40, is_strict=True)
+        plain, _, _ = write(WidthLM(50, seed), params, NoDrafter(), seed=seed, n=40, is_strict=False)
+        loose, _, _ = write(WidthLM(50, seed), params, Oracle(plain), seed=seed, n=40, is_strict=False)
+        kept, strict, _ = write(WidthLM(50, seed), params, Oracle(plain), seed=seed, n=40, is_strict=True)
         parted += loose != plain
         assert kept == plain
         assert strict.noise == pytest.approx(NOISE, rel=1e-4)
@@ -83,9 +90,29 @@ def test_the_text_is_that_of_plain_decoding(params: SamplingParams) -> None:
 
 
 def test_without_noise_nothing_is_settled() -> None:
-    plain, _ = write(HashLM(50, 1), UNCUT, NoDrafter(), seed=1, n=60, is_strict=False)
-    kept, strict = write(HashLM(50, 1), UNCUT, Oracle(plain), seed=1, n=60, is_strict=True)
+    plain, _, _ = write(HashLM(50, 1), UNCUT, NoDrafter(), seed=1, n=60, is_strict=False)
+    kept, strict, _ = write(HashLM(50, 1), UNCUT, Oracle(plain), seed=1, n=60, is_strict=True)
     assert (kept, strict.noise, strict.n_settled) == (plain, 0.0, 0)
+
+
+class QuietLM(WidthLM):
+    """Right up to passes of three tokens, as a kernel that works in tiles of four."""
+
+    def score(self, tokens: Sequence[int], n_last: int) -> Logits:
+        return HashLM.score(self, tokens, n_last) if n_last < 4 else super().score(tokens, n_last)
+
+
+@pytest.mark.parametrize("params", [GREEDY, UNCUT, CUT], ids=str)
+@pytest.mark.parametrize("n_prompt", [1, 2, 3, 40])
+def test_drafts_are_kept_to_the_widths_without_noise(n_prompt: int, params: SamplingParams) -> None:
+    for seed in range(4):
+        prompt = list(range(n_prompt))
+        plain, _, _ = write(QuietLM(50, seed), params, NoDrafter(), seed=seed, n=40, is_strict=False, prompt=prompt)
+        lm = QuietLM(50, seed)
+        kept, strict, rounds = write(lm, params, Oracle(plain), seed=seed, n=40, is_strict=True, prompt=prompt)
+        assert kept == plain
+        assert (strict.longest, strict.noise, strict.n_settled) == (2, 0.0, 0)
+        assert max(len(r.drafted) for r in rounds) == 2
 
 
 def test_the_noise_is_measured_again_as_the_text_grows() -> None:
@@ -97,11 +124,11 @@ def test_the_noise_is_measured_again_as_the_text_grows() -> None:
 
     rule = SharedNoise(Law(UNCUT, n_shared=50), seed=3)
     drafter = PerfectDrafter(Late(50, 3), rule.choose)
-    text, early = write(Late(50, 3), UNCUT, drafter, seed=3, n=240, is_strict=True)
-    _, late = write(Late(50, 3), UNCUT, drafter, seed=3, n=280, is_strict=True)
+    text, early, _ = write(Late(50, 3), UNCUT, drafter, seed=3, n=240, is_strict=True)
+    _, late, _ = write(Late(50, 3), UNCUT, drafter, seed=3, n=280, is_strict=True)
 
-    assert (len(text), early.noise, early.n_settled) == (243, 0.0, 0)
-    assert late.noise == pytest.approx(NOISE, rel=1e-4)
+    assert (len(text), early.longest, early.noise, early.n_settled) == (243, 4, 0.0, 0)
+    assert (late.longest, late.noise) == (None, pytest.approx(NOISE, rel=1e-4))
     assert late.n_settled > 0
 
 
@@ -142,3 +169,5 @@ def test_what_cannot_turn_does_not(params: SamplingParams) -> None:
 def test_width_noise_is_the_largest_difference() -> None:
     assert width_noise(WidthLM(50, 1), list(range(30)), 10, [2, 3]) == pytest.approx(NOISE, rel=1e-4)
     assert width_noise(HashLM(50, 1), list(range(30)), 10, [2, 3]) == 0
+    by_width = noise_by_width(QuietLM(50, 1), list(range(30)), 10, range(2, 6))
+    assert [width for width, noise in by_width.items() if noise == 0] == [2, 3]

@@ -212,6 +212,7 @@ def run(
     guard_terminal()
     raise_on_sigterm()
 
+    from specdec_cli.advice import strict_notes
     from specdec_cli.document import plain as plain_values
     from specdec_cli.document import run_document
     from specdec_cli.llama.abort import AbortFlag
@@ -320,7 +321,8 @@ def run(
         with _stoppable(abort):
             written = writer.write(ids)
         if pair.strict is not None:
-            say(f"strict: {pair.strict.n_settled} choices made again alone, width noise {pair.strict.noise:.2g}")
+            for note in strict_notes(pair.strict.longest, pair.strict.noise, pair.strict.n_settled):
+                say(note)
         if as_json:
             print(json.dumps(run_document(pair, written, settings)))
         if written.answer.error is not None:

@@ -86,7 +86,9 @@ VerifyOpt = Annotated[
 StrictOpt = Annotated[
     bool,
     typer.Option(
-        "--strict", help="Decide near ties again in a pass of one token; slower on K-quants.", rich_help_panel=_RULE
+        "--strict",
+        help="Draft only as long as passes give the numbers of single tokens; else decide near ties alone.",
+        rich_help_panel=_RULE,
     ),
 ]
 
