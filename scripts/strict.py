@@ -73,7 +73,8 @@ def _compare(sampling: SamplingParams, options: argparse.Namespace) -> None:
                     drafts.add(strict.longest)
     medians = {name: statistics.median(values) for name, values in speeds.items()}
     print(
-        f"{sampling}: divergent without --strict {apart['loose']}, with it {apart['strict']}; longest drafts {drafts}, width noise {noise:.2f}; "
+        f"{sampling}: divergent without --strict {apart['loose']}, with it {apart['strict']}; "
+        f"longest drafts {drafts}, width noise {noise:.2f}; "
         f"{settled / accepted.passes:.2f} choices made again per pass; tokens/s plain {medians['plain']:.1f}, "
         f"drafts {medians['loose']:.1f}, strict {medians['strict']:.1f}",
         flush=True,
