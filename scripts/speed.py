@@ -14,7 +14,7 @@ import time
 from collections import defaultdict
 from datetime import datetime
 
-from specdec_cli.commands.options import quantize
+from specdec_cli.commands.options import find, quantize
 from specdec_cli.document import versions
 from specdec_cli.draft_length import FixedLength
 from specdec_cli.drafters.none import NoDrafter
@@ -38,7 +38,7 @@ PROMPTS = (
 
 def main() -> None:
     options = _options()
-    files = resolve(options.model, options.draft, quantize, lambda text: print(text, file=sys.stderr))
+    files = resolve(options.model, options.draft, quantize, find, lambda text: print(text, file=sys.stderr))
     ks = [int(k) for k in options.k.split(",")]
     print(f"{files.target.name} + {files.draft.name if files.draft else files.drafter}, {options.n} tokens")
     for temperature in (float(t) for t in options.temp.split(",")):
@@ -84,7 +84,7 @@ def _table(pair: Pair, ks: list[int], n: int, repeats: int) -> None:
                     acceptance[k].append(stats.acceptance or 0.0)
     for k in ks:
         print(
-            f"{pair.rule.params}, k {k}: {statistics.median(speeds[k]):6.1f} tokens/s, "
+            f"{pair.rule.law.params}, k {k}: {statistics.median(speeds[k]):6.1f} tokens/s, "
             f"{statistics.median(ratios[k]):.2f} x plain ({min(ratios[k]):.2f} to {max(ratios[k]):.2f}), "
             f"acceptance {statistics.mean(acceptance[k]):.2f}, {'same' if same[k] else 'differs'}"
         )

@@ -32,6 +32,18 @@ def cache_notes(cache_type_draft: str) -> list[str]:
     return []
 
 
+def strict_notes(longest: int | None, noise: float, n_settled: int) -> list[str]:
+    """What --strict did: the longest draft it allowed, the width noise in logits, the near ties it settled."""
+    if noise > 0:
+        return [
+            f"--strict: passes of every width differ from single tokens, by up to {noise:.2g} of a logit. "
+            f"{n_settled} near ties were decided alone, which leaves some; if the cache is the reason, --kv bf16 helps."
+        ]
+    if longest is not None:
+        return [f"--strict: drafts of up to {longest} tokens, whose passes give the numbers of single tokens."]
+    return []
+
+
 def run_notes(stats: RunStats, drafter: str) -> list[str]:
     """What went wrong with drafting in a run that is over, or is under way."""
     if drafter == "none" or stats.passes < 2:

@@ -9,7 +9,7 @@ from specdec_cli.errors import Interrupted, SpecdecError
 from specdec_cli.stats import RunStats
 from specdec_cli.text import Piece, Reply
 from specdec_cli.trace import Trace
-from specdec_cli.types import FinishReason, Origin, Round
+from specdec_cli.types import FinishReason, Origin, Round, TokenLogprob
 from specdec_cli.ui.view import Span, View
 
 
@@ -20,6 +20,7 @@ class Answer:
     finish: FinishReason = "length"
     stats: RunStats = field(default_factory=RunStats)
     origins: list[Origin] = field(default_factory=list)
+    logprobs: list[TokenLogprob] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     error: SpecdecError | None = None
 
@@ -42,6 +43,7 @@ def follow(
     try:
         for round_ in rounds:
             answer.origins += round_.origins
+            answer.logprobs += round_.logprobs
             answer.stats.add(round_)
             spans = spans_of(reply.take(), answer.origins)
             view.show(spans, answer.stats)

@@ -1,5 +1,6 @@
 """A run in machine form when it is over: the document of `run --json`."""
 
+import math
 import platform
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,6 +13,7 @@ from specdec_cli.llama.build import versions as llama_versions
 from specdec_cli.pairing import OpenModel, Pair
 from specdec_cli.running import Written
 from specdec_cli.trace import stats_document
+from specdec_cli.types import TokenLogprob
 
 
 def run_document(pair: Pair, written: Written, settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -21,6 +23,7 @@ def run_document(pair: Pair, written: Written, settings: Mapping[str, Any]) -> d
         "text": reply.text,
         "token_ids": reply.tokens,
         "origins": answer.origins,
+        "logprobs": [_logprob(pair, one) for one in answer.logprobs] or None,
         "finish_reason": answer.finish,
         "prompt_tokens": written.prompt_tokens,
         "notes": answer.notes,
@@ -31,9 +34,32 @@ def run_document(pair: Pair, written: Written, settings: Mapping[str, Any]) -> d
             "drafter": pair.drafter.name,
             "tokenizers": pair.tokenizers,
         },
+        "strict": _strict(pair),
         "versions": versions(),
         "stats": stats_document(answer.stats),
     }
+
+
+def _logprob(pair: Pair, one: TokenLogprob) -> dict[str, Any]:
+    return {
+        **_token(pair, one.token, one.logprob),
+        "likeliest": [_token(pair, token, logprob) for token, logprob in one.likeliest],
+    }
+
+
+def _token(pair: Pair, token: int, logprob: float) -> dict[str, Any]:
+    return {
+        "id": token,
+        "text": pair.target.model.token_bytes(token).decode("utf-8", "replace"),
+        "logprob": logprob if math.isfinite(logprob) else None,
+    }
+
+
+def _strict(pair: Pair) -> dict[str, Any] | None:
+    if pair.strict is None:
+        return None
+    strict = pair.strict
+    return {"longest_draft": strict.longest, "width_noise": strict.noise, "settled": strict.n_settled}
 
 
 def _model(opened: OpenModel) -> dict[str, Any]:

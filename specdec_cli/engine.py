@@ -5,29 +5,36 @@ from dataclasses import replace
 from itertools import takewhile
 
 from specdec_cli.draft_length import DraftLength
+from specdec_cli.logprobs import logprobs
+from specdec_cli.strict import Strict
 from specdec_cli.types import Draft, Drafter, FinishReason, Round, Target
-from specdec_cli.verify import SharedNoise, verify
+from specdec_cli.verify import Rule
 
 
 def generate(
     target: Target,
     drafter: Drafter,
     length: DraftLength,
-    rule: SharedNoise,
+    rule: Rule,
     prompt: Sequence[int],
     *,
     max_tokens: int | None,
     ends: Callable[[int], bool],
     clock: Callable[[], float],
+    n_logprobs: int | None = None,
+    strict: Strict | None = None,
 ) -> Iterator[Round]:
     """Yield one Round per target pass until an end token, the limit or the end of the context.
 
     The last token is always pending: emitted, not yet evaluated. `ends` is called once for every
     emitted token, in order, and says whether the text ends with it (an end token, a stop string).
     The first round only reads the prompt and emits one token, so that the time to first token is
-    that of plain decoding. `prompt` holds at least one token and fewer than target.n_ctx.
+    that of plain decoding. `prompt` holds at least one token and fewer than target.n_ctx. With
+    `n_logprobs` rounds tell log-probabilities of their tokens and of that many alternatives; `strict`
+    (of the same rule) keeps drafts to widths without noise, or settles near ties.
     """
     tokens = list(prompt)
+    rule.law.begin(len(tokens))
     limit = target.n_ctx if max_tokens is None else min(target.n_ctx, len(tokens) + max_tokens)
     full: FinishReason = "context" if max_tokens is None or limit < len(tokens) + max_tokens else "length"
     off_reason: str | None = None
@@ -36,13 +43,20 @@ def generate(
     while len(tokens) < limit:
         # The target adds a token of its own, so a draft may fill all but one of the places left.
         k = 0 if is_first else min(length.next(), limit - len(tokens) - 1)
+        if strict is not None and k > 0:
+            k = strict.longest_draft(target, tokens, k)
         asked = clock()
-        draft = _usable(drafter.propose(tokens, k), k, target.n_vocab) if k > 0 else Draft()
+        draft = _usable(drafter.propose(tokens, k), k, rule.law.n_shared) if k > 0 else Draft()
         drafted = clock()
         rows = target.score([*tokens, *draft.tokens], len(draft.tokens) + 1)
+        if strict is not None:
+            rows = strict.settle(target, rows, draft, tokens)
         scored = clock()
-        n_accepted, own = verify(rows, draft.tokens, len(tokens), rule)
+        n_accepted, own = rule.verify(rows, draft, tokens)
         round_ = _cut_at_end(Round(draft.tokens, n_accepted, own), ends)
+        if n_logprobs is not None:
+            found = logprobs(rows, round_.tokens, n_logprobs, rule.law.n_shared)
+            round_ = replace(round_, logprobs=found)
         tokens += round_.tokens
         length.observe(round_)
         # A round without room for a draft asks nobody, but what is off stays off.
@@ -64,9 +78,10 @@ def generate(
             return
 
 
-def _usable(draft: Draft, k: int, n_vocab: int) -> Draft:
-    """At most `k` tokens, up to the first id that the target does not have: llama.cpp must see neither."""
-    return replace(draft, tokens=tuple(takewhile(lambda token: 0 <= token < n_vocab, draft.tokens[:k])))
+def _usable(draft: Draft, k: int, n_shared: int) -> Draft:
+    """At most `k` tokens, up to the first id that not both models know: llama.cpp must see neither."""
+    tokens = tuple(takewhile(lambda token: 0 <= token < n_shared, draft.tokens[:k]))
+    return replace(draft, tokens=tokens, probs=None if draft.probs is None else draft.probs[: len(tokens)])
 
 
 def _cut_at_end(round_: Round, ends: Callable[[int], bool]) -> Round:

@@ -13,9 +13,11 @@ from specdec_cli.llama.model import LlamaModel
 from specdec_cli.llama.session import LlamaSession
 from specdec_cli.memory import ModelFacts
 from specdec_cli.plan import PairRequest, Say, make_plan
+from specdec_cli.rules import check_rule, make_rule, make_strict
 from specdec_cli.settings import ContextSettings, ModelSettings
+from specdec_cli.strict import Strict
 from specdec_cli.types import Drafter
-from specdec_cli.verify import SharedNoise
+from specdec_cli.verify import Rule
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +37,10 @@ class Pair:
     target: OpenModel
     draft: OpenModel | None
     drafter: Drafter
-    rule: SharedNoise
+    rule: Rule
     end_tokens: frozenset[int]
     tokenizers: str | None
+    strict: Strict | None = None
 
 
 @contextmanager
@@ -46,6 +49,7 @@ def open_pair(request: PairRequest, *, say: Say, abort: AbortFlag) -> Iterator[P
 
     Raises ModelError, OutOfMemory, VocabularyMismatch, NoGpu, UsageError, Interrupted.
     """
+    check_rule(request)
     for endpoint in request.rpc:
         add_rpc_server(endpoint)
     plan = make_plan(request, say)
@@ -55,12 +59,10 @@ def open_pair(request: PairRequest, *, say: Say, abort: AbortFlag) -> Iterator[P
         if plan.draft is not None and plan.draft_facts is not None:
             draft = _open(plan.draft, plan.draft_facts, plan.draft_context, abort, stack)
         _check_offload(request, target, say)
-        rule = SharedNoise(
-            request.sampling, seed=request.seed, n_shared=plan.n_shared, banned=target.model.suppressed_tokens
-        )
+        rule = make_rule(request, target.model, plan.n_shared, stack)
         end_tokens = target.model.end_tokens
         drafter = _drafter(request, target, draft, rule, end_tokens)
-        yield Pair(target, draft, drafter, rule, end_tokens, plan.tokenizers)
+        yield Pair(target, draft, drafter, rule, end_tokens, plan.tokenizers, make_strict(request, rule))
 
 
 def _check_offload(request: PairRequest, target: OpenModel, say: Say) -> None:
@@ -85,7 +87,7 @@ def _drafter(
     request: PairRequest,
     target: OpenModel,
     draft: OpenModel | None,
-    rule: SharedNoise,
+    rule: Rule,
     end_tokens: frozenset[int],
 ) -> Drafter:
     for which, opened in (("target", target), ("draft", draft)):

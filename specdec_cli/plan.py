@@ -33,6 +33,13 @@ class PairRequest:
     seed: int
     sampling: SamplingParams = field(default_factory=SamplingParams)
     p_min: float = 0.0
+    verify: str = "coupled"
+    strict: bool = False
+    ignore_end: bool = False
+    banned: tuple[int, ...] = ()
+    bias: tuple[tuple[int, float], ...] = ()
+    dry_breakers: tuple[str, ...] = ("\n", ":", '"', "*")
+    grammar: str | None = None
     gpu_layers: str = "auto"
     gpu_layers_draft: str = "auto"
     devices: tuple[str, ...] = ()

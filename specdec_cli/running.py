@@ -46,6 +46,7 @@ class Writer:
         trace: Trace,
         settings: dict[str, Any],
         clock: Callable[[], float],
+        n_logprobs: int | None = None,
     ) -> None:
         self._pair = pair
         self._k = k
@@ -54,6 +55,7 @@ class Writer:
         self._trace = trace
         self._settings = settings
         self._clock = clock
+        self._n_logprobs = n_logprobs
 
     def write(self, prompt: Sequence[int]) -> Written:
         """Answer the whole prompt given as ids. Raises UsageError."""
@@ -80,6 +82,8 @@ class Writer:
             max_tokens=self._limits.max_tokens,
             ends=reply.push,
             clock=self._clock,
+            n_logprobs=self._n_logprobs,
+            strict=pair.strict,
         )
         with self._open_view(header) as view:
             answer = follow(rounds, reply, view, self._trace, pair.drafter.name, count)
@@ -100,10 +104,17 @@ def describe(pair: Pair, prompt_tokens: int) -> Header:
         target=_line(pair.target),
         draft=_line(pair.draft) if pair.draft is not None else None,
         drafter=pair.drafter.name,
-        sampling=str(pair.rule.params) if pair.rule.params.is_greedy else f"{pair.rule.params}, seed {pair.rule.seed}",
+        sampling=_sampling(pair),
         n_ctx=pair.target.session.n_ctx,
         prompt_tokens=prompt_tokens,
     )
+
+
+def _sampling(pair: Pair) -> str:
+    params = pair.rule.law.params
+    words = [str(params)] if params.is_greedy else [str(params), f"seed {pair.rule.seed}"]
+    words += [] if pair.rule.keeps_text else [f"--verify {pair.rule.name}"]
+    return ", ".join(words)
 
 
 def _line(opened: OpenModel) -> ModelLine:

@@ -14,16 +14,35 @@ FinishReason = Literal["stop", "length", "context", "interrupt", "error"]
 Origin = Literal["draft", "target"]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Distribution:
+    """Probabilities of the tokens that can come: `ids` ascending and `probs` above or at 0, sum 1, both [n]."""
+
+    ids: NDArray[np.intp]
+    probs: NDArray[np.float64]
+
+
 @dataclass(frozen=True, slots=True)
 class Draft:
     """What a drafter proposes for one round.
 
-    `off_reason` says why this drafter will propose nothing from here on; an empty draft without
-    one only means "nothing this time".
+    `probs` has for every token the distribution q it was drawn from; None says that each was certain
+    (looked up, or the likeliest), so q is one-hot. `off_reason` says why this drafter will propose
+    nothing from here on; an empty draft without one only means "nothing this time".
     """
 
     tokens: tuple[int, ...] = ()
     off_reason: str | None = None
+    probs: tuple[Distribution, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """The log-probability of an emitted token for the target, before any sampler, and the likeliest tokens there."""
+
+    token: int
+    logprob: float
+    likeliest: tuple[tuple[int, float], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +52,7 @@ class Round:
     `drafted` are the draft tokens that were verified, the first `n_accepted` of them are the
     target's own choices. `own` is the target's token after them: the correction after a mismatch
     or the bonus after a full match; None when the text ended on an accepted draft token.
+    `logprobs` has one entry per emitted token if they were asked for.
     Times are seconds: `draft_seconds` inside the drafter, `verify_seconds` inside the target's
     pass, `seconds` the whole time since the previous round ended (its consumer included).
     """
@@ -46,6 +66,7 @@ class Round:
     seconds: float = 0.0
     finish: FinishReason | None = None
     off_reason: str | None = None
+    logprobs: tuple[TokenLogprob, ...] = ()
 
     @property
     def tokens(self) -> tuple[int, ...]:
@@ -75,6 +96,18 @@ class Target(Protocol):
 
         The array is valid until the next call.
         """
+        ...
+
+
+class Grammar(Protocol):
+    """What may come next in a text that must keep to rules."""
+
+    def allowed(self, text: Sequence[int], ids: NDArray[np.intp]) -> NDArray[np.bool_]:
+        """Which of `ids` [n] may follow `text` (the tokens of the answer so far), shape [n]."""
+        ...
+
+    def all_allowed(self, text: Sequence[int]) -> NDArray[np.intp]:
+        """All ids that may follow `text`, ascending, shape [n]; far slower than to ask about a few."""
         ...
 
 

@@ -1,61 +1,95 @@
-"""Which tokens the target chooses, and how many draft tokens it would have chosen itself.
+"""The rules of verification: how a draft is drawn, which of its tokens stand, and what comes after them.
 
-With shared noise the target's choice at a position is a function of the seed and the prefix, so
-verification is equality: a draft token stands while it is what the target chooses there. Greedy
-decoding is the case without noise. The text never depends on who drafted it, or whether anyone did.
+`coupled` is here: with shared noise the target's choice at a position is a function of the seed and the
+prefix, so verification is equality, and a draft token stands while it is what the target chooses there.
+Greedy decoding is the case without noise. The text never depends on who drafted it, or whether anyone
+did. The rules in `rejection` keep the distribution of the text, but not the text.
 """
 
 from collections.abc import Sequence
+from typing import Protocol
 
 import numpy as np
 
-from specdec_cli.noise import gumbel
-from specdec_cli.sampling import Row, SamplingParams, argmax, survivors
-from specdec_cli.types import Logits
+from specdec_cli.law import Law
+from specdec_cli.noise import gumbel, loudest
+from specdec_cli.sampling import Row, checked
+from specdec_cli.types import Distribution, Draft, Logits
+
+
+class Rule(Protocol):
+    """Draws a draft's tokens and judges them, both by one law."""
+
+    law: Law
+    seed: int
+    name: str
+    keeps_text: bool
+    """Whether a seed gives the same text with any drafter; else only its distribution is the target's."""
+
+    def draw(self, row: Row, tokens: Sequence[int], start: int) -> tuple[int, Distribution | None]:
+        """A draft's token after `tokens`, given the draft's logits there, and the q it was drawn from.
+
+        `start` is the length of the text when the draft began.
+        """
+        ...
+
+    def verify(self, rows: Logits, draft: Draft, tokens: Sequence[int]) -> tuple[int, int]:
+        """How many of the draft's tokens stand after `tokens`, and the target's own token after them.
+
+        `rows` [len(draft.tokens) + 1, n_vocab]: row i follows `tokens` and i draft tokens. Rows after
+        the first token that cannot stand are not looked at.
+        """
+        ...
 
 
 class SharedNoise:
-    """The rule by which target and draft both choose: argmax of logit / temperature + noise.
+    """Target and draft both choose the argmax of logit / temperature + noise."""
 
-    `n_shared` is the number of token ids that both models know: rows may be longer (padding), and
-    nothing at or above it is ever chosen. `banned` ids are never chosen either.
-    """
+    name = "coupled"
+    keeps_text = True
 
-    def __init__(self, params: SamplingParams, *, seed: int, n_shared: int, banned: Sequence[int] = ()) -> None:
-        self.params = params
+    def __init__(self, law: Law, *, seed: int) -> None:
+        self.law = law
         self.seed = seed
-        self.n_shared = n_shared
-        self._banned = [t for t in banned if t < n_shared]
 
-    def choose(self, row: Row, position: int) -> int:
-        """The token for `position` (index in the sequence), given the logits [>= n_shared] before it."""
-        row = self.allowed(row)
-        if self.params.is_greedy:
-            return argmax(row)
-        ids, logits = survivors(row, self.params)
+    def choose(self, row: Row, tokens: Sequence[int]) -> int:
+        """The token that follows `tokens`, given the logits [>= n_shared] after them."""
+        params = self.law.params
+        if not (params.is_greedy or params.cuts):
+            return loudest(self.seed, len(tokens), checked(self.law.allowed(row, tokens)), params.temperature)
+        ids, logits = self.law.candidates(row, tokens)
         if len(ids) == 1:
             return int(ids[0])
-        noisy = logits / self.params.temperature + gumbel(self.seed, position, ids)
+        noisy = logits / params.temperature + gumbel(self.seed, len(tokens), ids)
         return int(ids[noisy.argmax()])
 
-    def allowed(self, row: Row) -> Row:
-        """The row with padding cut off and banned tokens at minus infinity."""
-        row = row[: self.n_shared]
-        if self._banned:
-            row = row.copy()
-            row[self._banned] = -np.inf
-        return row
+    def draw(self, row: Row, tokens: Sequence[int], start: int) -> tuple[int, Distribution | None]:  # noqa: ARG002  (the protocol's names)
+        return self.choose(row, tokens), None
 
+    def verify(self, rows: Logits, draft: Draft, tokens: Sequence[int]) -> tuple[int, int]:
+        prefix = list(tokens)
+        for i, token in enumerate(draft.tokens):
+            choice = self.choose(rows[i], prefix)
+            if choice != token:
+                return i, choice
+            prefix.append(token)
+        return len(draft.tokens), self.choose(rows[len(draft.tokens)], prefix)
 
-def verify(rows: Logits, drafted: Sequence[int], position: int, rule: SharedNoise) -> tuple[int, int]:
-    """How many of `drafted` the target chooses too, and its own token after them.
+    def could_turn(self, row: Row, tokens: Sequence[int], noise: float) -> bool:
+        """Whether another token could be chosen after `tokens` if every logit were off by up to `noise`.
 
-    `rows` [len(drafted) + 1, n_vocab]: row i follows the prefix and i draft tokens; `position` is
-    the index of the first drafted token. Rows after the first mismatch are not looked at.
-    """
-    for i, token in enumerate(drafted):
-        choice = rule.choose(rows[i], position + i)
-        if choice != token:
-            return i, choice
-    n = len(drafted)
-    return n, rule.choose(rows[n], position + n)
+        Looks at the tokens left by the cuts and at those that such an error could bring past the last
+        of them; that it moves the sums of top-p and typical as well is left out.
+        """
+        row = self.law.allowed(row, tokens)
+        ids, logits = self.law.candidates(row, tokens)
+        lowest = float(logits.min()) if not self.law.params.is_greedy else -np.inf
+        near = np.flatnonzero((row >= lowest - 2 * noise) & np.isfinite(row))
+        scores = row[near].astype(np.float64)
+        if not self.law.params.is_greedy:
+            scores += self.law.params.temperature * gumbel(self.seed, len(tokens), near)
+        if len(near) == 1:
+            return False
+        second, first = np.partition(scores, -2)[-2:]
+        is_at_the_cut = len(near) > len(ids) and float(row[near[scores.argmax()]]) < lowest + 2 * noise
+        return bool(first - second < 2 * noise) or is_at_the_cut

@@ -2,7 +2,7 @@
 
 import pytest
 
-from specdec_cli.advice import cache_notes, pair_notes, run_notes
+from specdec_cli.advice import cache_notes, pair_notes, run_notes, strict_notes
 from specdec_cli.memory import ModelFacts
 from specdec_cli.settings import CACHE_TYPE_BYTES
 from specdec_cli.stats import RunStats
@@ -85,3 +85,13 @@ def test_a_draft_that_cannot_pay_is_told_so(rounds: list[Round], words: str | No
 @pytest.mark.parametrize("rounds", [[EMPTY] * 20, [SLOW] * 20])
 def test_who_asked_for_no_draft_is_told_nothing(rounds: list[Round]) -> None:
     assert run_notes(stats_of(*rounds), "none") == []
+
+
+@pytest.mark.parametrize(
+    ("longest", "noise", "words"),
+    [(3, 0.0, "up to 3 tokens"), (None, 0.73, "0.73 of a logit"), (3, 0.73, "0.73 of a logit"), (None, 0.0, None)],
+)
+def test_strict_tells_which_way_it_went(longest: int | None, noise: float, words: str | None) -> None:
+    notes = strict_notes(longest, noise, 5)
+    assert len(notes) == (words is not None)
+    assert words is None or words in notes[0]

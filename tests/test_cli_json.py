@@ -23,11 +23,13 @@ FIELDS: dict[str, Any] = {
     "text": str,
     "token_ids": list[int],
     "origins": list[str],
+    "logprobs": None,
     "finish_reason": str,
     "prompt_tokens": int,
     "notes": list[str],
     "settings": dict,
     "models": dict,
+    "strict": None,
     "versions": dict,
     "stats": dict,
 }
@@ -83,7 +85,7 @@ def rounds_of(trace: list[dict[str, Any]]) -> list[Round]:
     for line in trace:
         if line["type"] == "round":
             fields = {key: value for key, value in line.items() if key not in ("type", "spans")}
-            rounds.append(Round(**{**fields, "drafted": tuple(fields["drafted"])}))
+            rounds.append(Round(**{**fields, "drafted": tuple(fields["drafted"]), "logprobs": ()}))
     return rounds
 
 

@@ -5,11 +5,14 @@ import signal
 import subprocess
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 from cli import CALM, COMMAND, PATIENCE, VOCAB, Models, inside, json_inside, run_json, specdec, text_of, traced
+
+from specdec_cli.sampling import SamplingParams
 
 GREEDY = ("--temp", 0)
 RING = " a b c d e"
@@ -257,13 +260,28 @@ def test_sampling_flags_change_the_text(models: Models) -> None:
 def test_sampling_settings_are_told(models: Models) -> None:
     flags = ("--temp", 0.5, "--top-k", 7, "--top-p", 0.9, "--min-p", 0.01, "--seed", 12)
     settings = json_inside(models.words, "a", "-n", 1, *flags).document["settings"]
-    assert settings["sampling"] == {"temperature": 0.5, "top_k": 7, "top_p": 0.9, "min_p": 0.01}
+    assert settings["sampling"] == asdict(SamplingParams(temperature=0.5, top_k=7, top_p=0.9, min_p=0.01))
     assert settings["seed"] == 12
 
 
 def test_sampling_defaults_are_those_of_llama_cpp(models: Models) -> None:
     sampling = json_inside(models.words, "a", "-n", 1).document["settings"]["sampling"]
-    assert sampling == {"temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05}
+    assert sampling == {
+        "temperature": 0.8,
+        "top_k": 40,
+        "top_p": 0.95,
+        "min_p": 0.05,
+        "typical": 1.0,
+        "top_n_sigma": 0.0,
+        "repeat_penalty": 1.0,
+        "frequency_penalty": 0.0,
+        "presence_penalty": 0.0,
+        "repeat_last_n": 64,
+        "dry_multiplier": 0.0,
+        "dry_base": 1.75,
+        "dry_allowed_length": 2,
+        "dry_last_n": 64,
+    }
 
 
 @pytest.mark.parametrize(
@@ -435,7 +453,7 @@ def test_preset_brings_its_pair_and_settings(preset: str, models: Models, tmp_pa
     document = done.document
     assert document["models"]["draft"]["path"] == str(models.ring_draft)
     assert document["settings"]["k"] == 3
-    assert document["settings"]["sampling"] == {"temperature": 0.5, "top_k": 40, "top_p": 0.95, "min_p": 0.05}
+    assert document["settings"]["sampling"] == asdict(SamplingParams(temperature=0.5))
     assert document["settings"]["system"] == "Be brief."
     assert prompt_of(trace) == "<s> system:Be brief.\nuser:x\nassistant:"
 

@@ -11,15 +11,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from planted import EOS, UNK, Chain, coupled_rate, disturbed, overlap, random_chain, write_planted
+from planted import EOS, UNK, Chain, coupled_rate, disturbed, log_chain, overlap, random_chain, write_planted
 from scipy import stats
 
 from specdec_cli.draft_length import FixedLength
 from specdec_cli.drafters.model import ModelDrafter
 from specdec_cli.drafters.ngram import NgramDrafter
 from specdec_cli.engine import generate
+from specdec_cli.law import Law
 from specdec_cli.llama.model import LlamaModel
 from specdec_cli.llama.session import LlamaSession
+from specdec_cli.rejection import BlockRejection, TokenRejection, at
 from specdec_cli.sampling import SamplingParams
 from specdec_cli.settings import ContextSettings, ModelSettings
 from specdec_cli.types import Drafter, Round
@@ -30,6 +32,9 @@ N_VOCAB = 8
 N_TOKENS = 20_000
 PROMPT = 5
 UNCUT = SamplingParams(temperature=1.0, top_k=0, top_p=1, min_p=0)
+
+
+MakeRule = type[SharedNoise] | type[TokenRejection] | type[BlockRejection]
 
 
 class Pair:
@@ -46,11 +51,13 @@ class Pair:
         settings = ContextSettings(n_ctx=1024, threads=1, max_rows=max_rows)
         return stack.enter_context(LlamaSession(model, settings))
 
-    def write(self, drafter: str, k: int, params: SamplingParams, n_tokens: int) -> list[list[Round]]:
+    def write(
+        self, drafter: str, k: int, params: SamplingParams, n_tokens: int, make_rule: MakeRule = SharedNoise
+    ) -> list[list[Round]]:
         """Rounds of as many texts as give `n_tokens`, each with a seed of its own: short texts, quick passes."""
         texts = []
         for seed in range(-(-n_tokens // 1000)):
-            rule = SharedNoise(params, seed=seed, n_shared=N_VOCAB)
+            rule = make_rule(Law(params, n_shared=N_VOCAB), seed=seed)
             drafts: Drafter = NgramDrafter() if drafter == "ngram" else ModelDrafter(self.draft, rule, frozenset())
             length = FixedLength(k, give_up_after=10**9)
             rounds = generate(
@@ -161,3 +168,62 @@ def test_cuts_renormalise_what_they_leave(pair: Pair) -> None:
     left = np.where(pair.p >= threshold, pair.p, 0)
     left /= left.sum(axis=1, keepdims=True)
     assert chi_square(transitions(pair.write("model", 3, params, 5000)), left) > 1e-3
+
+
+# --- rules that keep the distribution but not the text ----------------------------------------------------
+
+REJECTION: dict[str, MakeRule] = {"rejection": TokenRejection, "block": BlockRejection}
+SAMPLERS = {
+    "uncut": UNCUT,
+    "cuts": SamplingParams(temperature=1.4, top_k=4, top_p=0.97, min_p=0.02, typical=0.98),
+    # A window of one token keeps the text a chain.
+    "penalties": SamplingParams(
+        temperature=0.8,
+        top_k=0,
+        top_p=1,
+        min_p=0,
+        repeat_last_n=1,
+        presence_penalty=0.7,
+        repeat_penalty=1.3,
+    ),
+}
+
+
+def chain_of(p: Chain, params: SamplingParams) -> Chain:
+    """What the law makes of every row of P. The law itself is held against llama.cpp's samplers elsewhere."""
+    law, everything = Law(params, n_shared=N_VOCAB), np.arange(N_VOCAB)
+    rows = log_chain(p).astype(np.float32)
+    return np.array([at(law.distribution(row, [state]), everything) for state, row in enumerate(rows)])
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS)
+@pytest.mark.parametrize("drafter", ["model", "ngram"])
+@pytest.mark.parametrize("rule", REJECTION)
+def test_rejection_rules_draw_from_the_target(pair: Pair, rule: str, drafter: str, sampler: str) -> None:
+    texts = pair.write(drafter, 4, SAMPLERS[sampler], 4000, REJECTION[rule])
+    counts = transitions(texts)
+    assert chi_square(counts, chain_of(pair.p, SAMPLERS[sampler])) > 1e-3
+    assert chi_square(counts, chain_of(pair.q, SAMPLERS[sampler])) < 1e-9, "else this shows nothing"
+
+
+def test_rejection_accepts_the_overlap_and_blocks_more(pair: Pair, written: list[list[Round]]) -> None:
+    """Per draft token looked at, the chance is sum of min(p, q): the most that any rule can do one by one."""
+    texts = pair.write("model", 4, UNCUT, 10_000, TokenRejection)
+    rates = overlap(pair.p, pair.q)
+    expected, variance, accepted = 0.0, 0.0, 0
+    for rounds in texts:
+        before = PROMPT
+        for r in rounds:
+            for i in range(len(r.drafted[: r.n_accepted + 1])):
+                state = before if i == 0 else r.drafted[i - 1]
+                expected += rates[state]
+                variance += rates[state] * (1 - rates[state])
+            accepted += r.n_accepted
+            before = r.tokens[-1]
+    assert abs(accepted - expected) < 4 * variance**0.5
+
+    def per_pass(texts: list[list[Round]]) -> float:
+        return sum(len(r.tokens) for rounds in texts for r in rounds) / sum(map(len, texts))
+
+    blocks = pair.write("model", 4, UNCUT, 10_000, BlockRejection)
+    assert per_pass(written) < per_pass(texts) < per_pass(blocks)

@@ -8,6 +8,7 @@ from fakes import FakeClock, FakeLM, HashLM, TableLM
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from scipy import stats
 
 from specdec_cli.draft_length import FixedLength
 from specdec_cli.drafters import DRAFTERS, DrafterParts
@@ -16,6 +17,8 @@ from specdec_cli.drafters.ngram import NgramDrafter
 from specdec_cli.drafters.none import NoDrafter
 from specdec_cli.engine import generate
 from specdec_cli.errors import DecodeFailed, Interrupted, UsageError
+from specdec_cli.law import Law
+from specdec_cli.rejection import BlockRejection, TokenRejection
 from specdec_cli.sampling import SamplingParams, probability
 from specdec_cli.types import Drafter, Logits, Round, Target
 from specdec_cli.verify import SharedNoise
@@ -26,7 +29,7 @@ PROMPT = (1, 2, 3)
 
 
 def rule_for(lm: Target, params: SamplingParams = GREEDY, seed: int = 0) -> SharedNoise:
-    return SharedNoise(params, seed=seed, n_shared=lm.n_vocab)
+    return SharedNoise(Law(params, n_shared=lm.n_vocab), seed=seed)
 
 
 def run(
@@ -174,7 +177,7 @@ def test_a_draft_knows_what_must_not_be_chosen() -> None:
     """A banned or a padding token would be rejected with all that follows."""
     lm = TableLM(12, seed=0)
     lm.table[:, [4, 9, 10, 11]] += 30
-    rule = SharedNoise(GREEDY, seed=0, n_shared=9, banned=[4])
+    rule = SharedNoise(Law(GREEDY, n_shared=9, banned=[4]), seed=0)
 
     drafted = ModelDrafter(lm, rule, frozenset()).propose(PROMPT, 8).tokens
 
@@ -213,7 +216,7 @@ def test_p_min_counts_in_what_may_be_chosen() -> None:
     """A banned token's share is not missing from the others."""
     lm = TableLM(4, seed=0)
     lm.table[:] = np.log([0.9, 0.08, 0.01, 0.01])
-    rule = SharedNoise(GREEDY, seed=0, n_shared=4, banned=[0])
+    rule = SharedNoise(Law(GREEDY, n_shared=4, banned=[0]), seed=0)
 
     assert ModelDrafter(lm, rule, frozenset(), p_min=0.75).propose(PROMPT, 2).tokens == (1, 1)
     assert ModelDrafter(lm, rule, frozenset(), p_min=0.85).propose(PROMPT, 2).tokens == ()
@@ -228,6 +231,52 @@ def test_p_min_does_not_change_the_text(params: SamplingParams) -> None:
     ]
 
     assert texts[0] == texts[1] == texts[2]
+
+
+# --- the q of a draft -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("make_rule", [TokenRejection, BlockRejection])
+def test_a_draft_says_what_it_was_drawn_from(make_rule: type[TokenRejection] | type[BlockRejection]) -> None:
+    """The draft's own law at the prefix it stands at, with the target's temperature and cuts."""
+    lm = HashLM(20, seed=3)
+    rule = make_rule(Law(WARM, n_shared=20), seed=1)
+    draft = ModelDrafter(lm, rule, frozenset()).propose(PROMPT, 5)
+
+    assert draft.probs is not None
+    assert len(draft.probs) == len(draft.tokens) == 5
+    for i, q in enumerate(draft.probs):
+        known = [*PROMPT, *draft.tokens[:i]]
+        expected = rule.law.distribution(lm.row(known).astype(np.float32), known)
+        assert q.ids.tolist() == expected.ids.tolist()
+        assert q.probs == pytest.approx(expected.probs)
+        assert draft.tokens[i] in q.ids
+
+
+def test_a_draft_is_drawn_by_its_q() -> None:
+    lm = TableLM(6, seed=3)
+    q = Law(WARM, n_shared=6).distribution(lm.table[PROMPT[-1]].astype(np.float32), PROMPT)
+    counts = np.zeros(6)
+    for seed in range(4000):
+        rule = TokenRejection(Law(WARM, n_shared=6), seed=seed)
+        counts[ModelDrafter(lm, rule, frozenset()).propose(PROMPT, 1).tokens[0]] += 1
+
+    assert stats.chisquare(counts[q.ids], 4000 * q.probs).pvalue > 1e-4
+    assert counts.sum() == counts[q.ids].sum()
+
+
+def test_with_shared_noise_a_draft_needs_no_q() -> None:
+    assert ModelDrafter(TableLM(6, seed=3), rule_for(TableLM(6, seed=3)), frozenset()).propose(PROMPT, 3).probs is None
+
+
+def test_p_min_looks_at_the_likeliest_token_where_q_is_needed() -> None:
+    """Leaving out the unlikely tokens that were drawn would make q a lie."""
+    lm = TableLM(4, seed=0)
+    lm.table[:] = np.log([0.5, 0.3, 0.1, 0.1])
+    full = SamplingParams(temperature=1.0, top_k=0, top_p=1, min_p=0)
+    for p_min, length in ((0.49, 12), (0.51, 0)):
+        rule = BlockRejection(Law(full, n_shared=4), seed=0)
+        assert len(ModelDrafter(lm, rule, frozenset(), p_min=p_min).propose(PROMPT, 12).tokens) == length
 
 
 def test_a_full_context_of_the_draft_is_said_and_the_run_goes_on() -> None:

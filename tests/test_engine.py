@@ -10,17 +10,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from planted import coupled_rate
 from scipy import stats
-from scipy.special import softmax
+from scipy.special import log_softmax, softmax
 
 from specdec_cli.draft_length import DraftLength, FixedLength
 from specdec_cli.drafters.model import ModelDrafter
 from specdec_cli.drafters.ngram import NgramDrafter
 from specdec_cli.drafters.none import NoDrafter
 from specdec_cli.engine import generate
+from specdec_cli.law import Law
+from specdec_cli.rejection import BlockRejection, TokenRejection
 from specdec_cli.sampling import SamplingParams
 from specdec_cli.text import Reply
 from specdec_cli.types import Draft, Drafter, Round
-from specdec_cli.verify import SharedNoise
+from specdec_cli.verify import Rule, SharedNoise
 
 PROMPT = (1, 2, 3)
 GREEDY = SamplingParams(temperature=0)
@@ -41,7 +43,7 @@ MODELS: tuple[Make, ...] = (table, hashed)
 
 
 def rule_for(lm: FakeLM, params: SamplingParams = GREEDY, seed: int = 0) -> SharedNoise:
-    return SharedNoise(params, seed=seed, n_shared=lm.n_vocab)
+    return SharedNoise(Law(params, n_shared=lm.n_vocab), seed=seed)
 
 
 def never(_token: int) -> bool:
@@ -54,11 +56,12 @@ def start(
     *,
     k: int = 4,
     prompt: Sequence[int] = PROMPT,
-    rule: SharedNoise | None = None,
+    rule: Rule | None = None,
     length: DraftLength | None = None,
     max_tokens: int | None = 40,
     ends: Callable[[int], bool] = never,
     clock: Callable[[], float] | None = None,
+    n_logprobs: int | None = None,
 ) -> Iterator[Round]:
     return generate(
         target,
@@ -69,6 +72,7 @@ def start(
         max_tokens=max_tokens,
         ends=ends,
         clock=clock or FakeClock(),
+        n_logprobs=n_logprobs,
     )
 
 
@@ -81,16 +85,16 @@ def plain(lm: FakeLM, n: int, *, prompt: Sequence[int] = PROMPT, rule: SharedNoi
     rule = rule or rule_for(lm)
     tokens = list(prompt)
     while len(tokens) < len(prompt) + n:
-        tokens.append(rule.choose(lm.score(tokens, 1)[-1], len(tokens)))
+        tokens.append(rule.choose(lm.score(tokens, 1)[-1], tokens))
     return tokens[len(prompt) :]
 
 
 def perfect(lm: FakeLM, rule: SharedNoise) -> PerfectDrafter:
-    return PerfectDrafter(lm, lambda row, tokens: rule.choose(row, len(tokens)))
+    return PerfectDrafter(lm, lambda row, tokens: rule.choose(row, tokens))
 
 
 def wrong(lm: FakeLM, rule: SharedNoise) -> WrongDrafter:
-    return WrongDrafter(lm, lambda row, tokens: rule.choose(row, len(tokens)))
+    return WrongDrafter(lm, lambda row, tokens: rule.choose(row, tokens))
 
 
 class HalfRight(PerfectDrafter):
@@ -109,7 +113,7 @@ DRAFTERS: dict[str, Callable[[Make, SharedNoise], Drafter]] = {
     "ngram": lambda _make, _rule: NgramDrafter(match=1),
     "perfect": lambda make, rule: perfect(make(), rule),
     "wrong": lambda make, rule: wrong(make(), rule),
-    "half right": lambda make, rule: HalfRight(make(), lambda row, tokens: rule.choose(row, len(tokens))),
+    "half right": lambda make, rule: HalfRight(make(), lambda row, tokens: rule.choose(row, tokens)),
     "scripted": lambda _make, _rule: ScriptedDrafter(*[[i % 23, (2 * i) % 23, 5][: i % 4] for i in range(100)]),
     "another model": lambda make, rule: ModelDrafter(make(seed=1), rule, frozenset(), p_min=0.02),
 }
@@ -557,3 +561,76 @@ def test_the_draft_is_accepted_as_often_as_theory_says(
     chances = np.array(expected)
     assert len(chances) > 5000
     assert abs(n_accepted - chances.sum()) < 4 * np.sqrt((chances * (1 - chances)).sum())
+
+
+# --- a text that is taken up again -------------------------------------------------------------------------
+
+LOOKING_BACK = SamplingParams(repeat_penalty=1.4, presence_penalty=0.5, dry_multiplier=1.0)
+
+
+@pytest.mark.parametrize("params", [*SETTINGS, LOOKING_BACK], ids=str)
+@pytest.mark.parametrize("n_before", [1, 7, 22])
+def test_a_text_that_was_interrupted_goes_on_as_it_would_have(params: SamplingParams, n_before: int) -> None:
+    """The seed and the text before are all that matters: where a prompt ends does not."""
+    lm, rule = hashed(), rule_for(hashed(), params)
+    whole = emitted(list(start(lm, HalfRight(hashed(), rule.choose), rule=rule)))
+    again = [*PROMPT, *whole[:n_before]]
+
+    rest = emitted(list(start(hashed(), wrong(hashed(), rule), prompt=again, rule=rule, max_tokens=40 - n_before)))
+
+    assert rest == whole[n_before:]
+
+
+# --- what not both models know ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("params", SETTINGS, ids=str)
+@pytest.mark.parametrize("make_rule", [SharedNoise, TokenRejection, BlockRejection])
+def test_ids_above_the_shared_vocabulary_are_neither_drafted_nor_emitted(
+    make_rule: Callable[..., Rule], params: SamplingParams
+) -> None:
+    """Rows may be longer than the vocabulary that both models share, and a prompt may hold any id of the target's."""
+    target = table()
+    target.table[:, 20:] += 50
+    rule = make_rule(Law(params, n_shared=20), seed=4)
+    drafter = ScriptedDrafter([21], [5, 22, 5], [20, 1], [3, 4])
+
+    rounds = list(start(target, drafter, prompt=(1, 22, 2), rule=rule, max_tokens=12))
+
+    assert max(emitted(rounds)) < 20
+    assert [len(r.drafted) for r in rounds[1:4]] == [0, 1, 0]
+    assert max(token for r in rounds for token in r.drafted) < 20
+    assert max(ModelDrafter(target, rule, frozenset()).propose([1, 22], 8).tokens) < 20
+
+
+# --- log-probabilities ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("make", MODELS)
+def test_logprobs_are_those_of_the_row_before_the_token(make: Make) -> None:
+    """Untempered and uncut, one for each emitted token, whoever proposed it."""
+    lm, rule = make(), rule_for(make(), SETTINGS[1])
+    rounds = list(start(lm, HalfRight(make(), rule.choose), rule=rule, n_logprobs=2))
+    assert sum(r.n_accepted for r in rounds) > 5
+
+    known = list(PROMPT)
+    for round_ in rounds:
+        assert [one.token for one in round_.logprobs] == list(round_.tokens)
+        for one in round_.logprobs:
+            expected = log_softmax(make().row(known))
+            assert one.logprob == pytest.approx(expected[one.token], abs=1e-4)
+            assert [t for t, _ in one.likeliest] == np.argsort(-expected)[:2].tolist()
+            assert [p for _, p in one.likeliest] == pytest.approx(np.sort(expected)[::-1][:2], abs=1e-4)
+            known.append(one.token)
+
+
+def test_logprobs_end_where_the_text_ends() -> None:
+    lm = hashed()
+    whole = emitted(list(start(lm)))
+    rounds = list(start(hashed(), perfect(hashed(), rule_for(lm)), ends=lambda t: t == whole[7], n_logprobs=0))
+    assert [one.token for r in rounds for one in r.logprobs] == emitted(rounds) == whole[:8]
+    assert not any(one.likeliest for r in rounds for one in r.logprobs)
+
+
+def test_nobody_pays_for_logprobs_that_were_not_asked_for() -> None:
+    assert {r.logprobs for r in start(table())} == {()}

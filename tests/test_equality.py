@@ -17,13 +17,14 @@ import pytest
 import real_models
 from cli import run_json
 from planted import disturbed, random_chain, write_planted
-from ties import distance, first_difference, width_noise
+from ties import distance, first_difference
 
 from specdec_cli.draft_length import FixedLength
 from specdec_cli.drafters.model import ModelDrafter
 from specdec_cli.drafters.ngram import NgramDrafter
 from specdec_cli.drafters.none import NoDrafter
 from specdec_cli.engine import generate
+from specdec_cli.law import Law
 from specdec_cli.llama.abort import AbortFlag
 from specdec_cli.llama.model import LlamaModel
 from specdec_cli.llama.quantize import quantize
@@ -33,6 +34,7 @@ from specdec_cli.prompts import conversation
 from specdec_cli.running import Limits, Writer
 from specdec_cli.sampling import SamplingParams
 from specdec_cli.settings import ContextSettings, ModelSettings
+from specdec_cli.strict import width_noise
 from specdec_cli.trace import Trace
 from specdec_cli.types import Draft, Drafter, Round
 from specdec_cli.ui.silent import SilentView
@@ -84,7 +86,7 @@ class Bed:
 
     def rule(self, params: SamplingParams) -> SharedNoise:
         """Texts never end: end tokens are banned."""
-        return SharedNoise(params, seed=7, n_shared=self.model.n_vocab, banned=tuple(self.end_tokens))
+        return SharedNoise(Law(params, n_shared=self.model.n_vocab, banned=tuple(self.end_tokens)), seed=7)
 
     def plain(self, params: SamplingParams) -> list[int]:
         """Prompt and text without a draft."""
@@ -316,7 +318,7 @@ def test_two_threads_and_a_long_context_are_equal_up_to_ties() -> None:
         assert 0 < noise < 3
         at = first_difference(plain, drafted)
         if at is not None:
-            rule = SharedNoise(HOT_UNCUT, seed=3, n_shared=bed.model.n_vocab)
+            rule = SharedNoise(Law(HOT_UNCUT, n_shared=bed.model.n_vocab), seed=3)
             assert distance(bed.target, rule, text + plain[:at], drafted[at]) <= noise
 
 

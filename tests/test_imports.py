@@ -30,10 +30,15 @@ IMPORTS = {
     "facts": "gguf memory",
     "fit": "memory settings",
     "sampling": "errors numpy",
-    "verify": "noise sampling types numpy",
+    "history": "sampling numpy",
+    "law": "errors history sampling types numpy",
+    "verify": "law noise sampling types numpy",
+    "rejection": "law noise sampling types numpy",
+    "strict": "types verify numpy",
+    "logprobs": "sampling types numpy",
     "stats": "types",
     "draft_length": "types",
-    "engine": "draft_length types verify",
+    "engine": "draft_length logprobs strict types verify",
     "drafters": "errors sampling types verify",
     "vocab_check": "errors vocabulary",
     "chat": "errors jinja2",
@@ -51,16 +56,17 @@ IMPORTS = {
     "plan": "advice errors facts fit gguf llama.build llama.devices llama.model machine memory sampling settings "
     "vocab_check vocabulary",
     "pull": "download errors examine fit hub pick plan presets settings store vocab_check",
-    "pairing": "drafters drafters.none errors llama.abort llama.devices llama.model llama.session memory plan settings "
-    "types verify",
+    "rules": "errors history law llama.grammar llama.model plan rejection strict verify",
+    "pairing": "drafters drafters.none errors llama.abort llama.devices llama.model llama.session memory plan rules "
+    "settings strict types verify",
     "prompts": "chat errors llama.model",
     "ui": "stats types vocab_check vocabulary rich",
     "trace": "stats types ui.view",
     "answer": "advice errors stats text trace types ui.view",
     "running": "answer chat draft_length engine pairing prompts stats text trace ui.view",
-    "document": "llama.build pairing running trace numpy",
-    "commands": "chat document errors fit guard hub interrupt inventory llama.abort llama.log llama.model "
-    "llama.quantize machine pairing plan presets prompts pull resolve running sampling settings store "
+    "document": "llama.build pairing running trace types numpy",
+    "commands": "advice chat document errors fit guard hub interrupt inventory llama.abort llama.grammar llama.log "
+    "llama.model llama.quantize machine pairing plan presets prompts pull resolve running sampling settings store "
     "trace ui.check_report ui.clean ui.make ui.progress ui.silent ui.table ui.terminal ui.view ui.words "
     "vocab_check vocabulary typer",
     "app": "commands.check commands.files commands.plan commands.presets commands.pull commands.run errors "
@@ -80,7 +86,22 @@ DOORS = {
     "yaml": {"presets"},
 }
 
-CORE = ("engine", "verify", "sampling", "noise", "drafters", "draft_length", "stats", "text", "types")
+CORE = (
+    "engine",
+    "verify",
+    "rejection",
+    "strict",
+    "law",
+    "history",
+    "sampling",
+    "noise",
+    "logprobs",
+    "drafters",
+    "draft_length",
+    "stats",
+    "text",
+    "types",
+)
 OUTSIDE = {"llama", "ui", "presets", "commands", "app", "chat", "trace", "running", "pairing", "hub"}
 
 

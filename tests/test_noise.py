@@ -5,12 +5,13 @@ from random import Random
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy import stats
 
-from specdec_cli.noise import gumbel, uniform
+from specdec_cli import noise as noise_module
+from specdec_cli.noise import gumbel, loudest, uniform
 
 MASK = 2**64 - 1
 GAMMA = 0x9E3779B97F4A7C15
@@ -175,3 +176,81 @@ def test_no_noise_is_used_twice() -> None:
 def test_seeds_count_modulo_two_to_the_64() -> None:
     assert one(-1, 5, 5) == one(2**64 - 1, 5, 5)
     assert one(2**70 + 3, 5, 5) == one(3, 5, 5)
+
+
+# --- streams ----------------------------------------------------------------------------------------------
+
+
+def test_every_stream_has_numbers_of_its_own() -> None:
+    streams = [uniform(1, 1, TOKENS, stream) for stream in range(4)]
+
+    assert np.array_equal(streams[0], uniform(1, 1, TOKENS))
+    for one, other in itertools.combinations(streams, 2):
+        assert abs(np.corrcoef(one, other)[0, 1]) < 4 / np.sqrt(len(TOKENS))
+        assert not np.intersect1d(one, other).size
+    assert all(stats.kstest(stream, "uniform").pvalue > ENOUGH for stream in streams)
+
+
+# --- the loudest token, without taking everyone's noise ---------------------------------------------------
+
+
+def naive(seed: int, position: int, logits: NDArray[np.float32], temperature: float) -> int:
+    """The definition: of equal scores the lowest id."""
+    return int((logits.astype(np.float64) / temperature + gumbel(seed, position, np.arange(len(logits)))).argmax())
+
+
+SHAPES = {
+    "bell": lambda rng, n: rng.normal(size=n) * rng.choice([0.1, 2.5, 10.0]),
+    "flat": lambda _, n: np.zeros(n),
+    "steep": lambda rng, n: -rng.exponential(size=n) * 30,
+    "one peak": lambda rng, n: np.where(np.arange(n) == rng.integers(n), 8.0, 0.0),
+    "plateau": lambda rng, n: np.where(rng.random(n) < 0.1, 0.0, -3.0),
+    "large": lambda rng, n: 1e4 + rng.normal(size=n),
+    "mostly impossible": lambda rng, n: np.where(rng.random(n) < 0.001, rng.normal(size=n), -np.inf),
+    "one possible": lambda rng, n: np.where(np.arange(n) == rng.integers(n), -5.0, -np.inf),
+}
+
+
+@settings(max_examples=250, deadline=None)
+@given(
+    st.integers(0, 2**32),
+    st.sampled_from(list(SHAPES)),
+    st.sampled_from([1, 2, 4096, 4097, 16_384, 16_385, 49_152]),
+    st.sampled_from([1e-12, 1e-6, 0.05, 0.7, 1.0, 2.0, 30.0]),
+)
+def test_the_loudest_token_is_that_of_the_definition(seed: int, shape: str, n: int, temperature: float) -> None:
+    rng = np.random.default_rng(seed)
+    logits = SHAPES[shape](rng, n).astype(np.float32)
+    logits[rng.integers(n)] = max(logits.max(), -20.0)  # not everything is impossible
+    with np.errstate(divide="raise", invalid="raise"):
+        assert loudest(seed, seed % 5000, logits, temperature) == naive(seed, seed % 5000, logits, temperature)
+
+
+@pytest.mark.parametrize(
+    ("seed", "position", "temperature", "token"),
+    [(0, 0, 1.0, 187359), (42, 17, 0.7, 141847), (2**32 - 1, 4095, 1.5, 209729)],
+)
+def test_golden_choices_of_a_large_vocabulary(seed: int, position: int, temperature: float, token: int) -> None:
+    """Logits that anyone can write down again, 262,144 of them."""
+    logits = (np.arange(262_144) * 7919 % 1009 / 100).astype(np.float32)
+
+    assert loudest(seed, position, logits, temperature) == token
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("temperature", [0.3, 1.0, 3.0])
+def test_only_few_logarithms_are_taken(shape: str, temperature: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What makes it fast, whatever the logits look like: of 262,144 tokens a few thousand are evaluated."""
+    asked: list[int] = []
+
+    def counted(seed: int, position: int, tokens: NDArray[np.intp]) -> NDArray[np.float64]:
+        asked.append(len(tokens))
+        return gumbel(seed, position, tokens)
+
+    monkeypatch.setattr(noise_module, "gumbel", counted)
+    rng = np.random.default_rng(8)
+    logits = SHAPES[shape](rng, 262_144).astype(np.float32)
+    for position in range(5):
+        loudest(8, position, logits, temperature)
+
+    assert sum(asked) / 5 < 8000

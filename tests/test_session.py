@@ -19,6 +19,7 @@ from specdec_cli.draft_length import FixedLength
 from specdec_cli.drafters.none import NoDrafter
 from specdec_cli.engine import generate
 from specdec_cli.errors import DecodeFailed, Interrupted, UsageError
+from specdec_cli.law import Law
 from specdec_cli.llama.abort import AbortFlag
 from specdec_cli.llama.model import LlamaModel
 from specdec_cli.llama.session import LlamaSession, shared_prefix
@@ -144,7 +145,7 @@ class Guess:
 
 
 def write(target: LlamaSession, drafter: object, prompt: Sequence[int], n: int, k: int) -> list[Round]:
-    rule = SharedNoise(SamplingParams(temperature=1.0), seed=1, n_shared=target.n_vocab)
+    rule = SharedNoise(Law(SamplingParams(temperature=1.0), n_shared=target.n_vocab), seed=1)
     length = FixedLength(k, give_up_after=10**9)
     return list(
         generate(target, drafter, length, rule, prompt, max_tokens=n, ends=lambda _: False, clock=time.perf_counter)

@@ -11,6 +11,7 @@ from fakes import PerfectDrafter, TableLM
 
 from specdec_cli.draft_length import FixedLength
 from specdec_cli.engine import generate
+from specdec_cli.law import Law
 from specdec_cli.sampling import SamplingParams
 from specdec_cli.stats import Evaluation, RunStats
 from specdec_cli.trace import Trace, stats_document
@@ -56,6 +57,7 @@ def test_lines_by_hand() -> None:
         "seconds": 1.0,
         "finish": None,
         "off_reason": None,
+        "logprobs": [],
         "spans": [["né", "draft"], ["\n🦙", "target"]],
     }
     assert end == {
@@ -96,7 +98,7 @@ def test_without_a_file_nothing_happens() -> None:
 def test_statistics_made_again_from_a_trace_are_the_same() -> None:
     target, file, stats = TableLM(20, seed=0), io.StringIO(), RunStats()
     trace = Trace(file)
-    rule = SharedNoise(SamplingParams(temperature=0), seed=0, n_shared=20)
+    rule = SharedNoise(Law(SamplingParams(temperature=0), n_shared=20), seed=0)
     rounds = generate(
         target,
         PerfectDrafter(TableLM(20, seed=0)),

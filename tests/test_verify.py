@@ -12,9 +12,11 @@ from planted import coupled_rate, disturbed, log_chain, random_chain
 from scipy import stats
 
 from specdec_cli.errors import DecodeFailed
+from specdec_cli.law import Law
 from specdec_cli.noise import gumbel
 from specdec_cli.sampling import SamplingParams, survivors
-from specdec_cli.verify import SharedNoise, verify
+from specdec_cli.types import Draft
+from specdec_cli.verify import SharedNoise
 
 GREEDY = SamplingParams(temperature=0)
 FULL = SamplingParams(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
@@ -27,7 +29,11 @@ some_params = st.sampled_from([GREEDY, FULL, SAMPLED, SamplingParams()])
 def rule(
     params: SamplingParams = GREEDY, *, seed: int = 0, n_shared: int = 5, banned: Sequence[int] = ()
 ) -> SharedNoise:
-    return SharedNoise(params, seed=seed, n_shared=n_shared, banned=banned)
+    return SharedNoise(Law(params, n_shared=n_shared, banned=banned), seed=seed)
+
+
+def verify(rows: NDArray[np.float32], drafted: Sequence[int], position: int, by: SharedNoise) -> tuple[int, int]:
+    return by.verify(rows, Draft(tuple(drafted)), range(position))
 
 
 def random_rows(seed: int, n_rows: int, n_vocab: int = 5) -> NDArray[np.float32]:
@@ -35,7 +41,7 @@ def random_rows(seed: int, n_rows: int, n_vocab: int = 5) -> NDArray[np.float32]
 
 
 def choices(rows: NDArray[np.float32], position: int, by: SharedNoise) -> list[int]:
-    return [by.choose(row, position + i) for i, row in enumerate(rows)]
+    return [by.choose(row, range(position + i)) for i, row in enumerate(rows)]
 
 
 # --- verification is equality ---------------------------------------------------------------------------
@@ -138,12 +144,12 @@ def test_banned_tokens_are_never_chosen(params: SamplingParams) -> None:
 
 
 def test_a_ban_beyond_the_shared_tokens_is_no_error() -> None:
-    assert rule(banned=[4, 5, 700]).choose(np.zeros(8, np.float32), 0) == 0
+    assert rule(banned=[4, 5, 700]).choose(np.zeros(8, np.float32), ()) == 0
 
 
 def test_of_equally_likely_tokens_greedy_takes_the_lowest_id() -> None:
     """Any other habit would let draft and target part where two tokens are exactly equal."""
-    assert rule().choose(np.array([1, 3, 3, 3, 2], np.float32), 9) == 1
+    assert rule().choose(np.array([1, 3, 3, 3, 2], np.float32), range(9)) == 1
 
 
 @pytest.mark.parametrize("params", [FULL, SamplingParams(min_p=0.0), dataclasses.replace(FULL, top_p=0.999)], ids=str)
@@ -193,7 +199,7 @@ def test_choices_follow_the_law_of_the_target(params: SamplingParams) -> None:
     by = rule(params, seed=20)
     expected = law(ROW, params)
 
-    counts = np.bincount([by.choose(ROW, position) for position in range(20_000)], minlength=5)
+    counts = np.bincount([by.choose(ROW, range(position)) for position in range(20_000)], minlength=5)
 
     assert not counts[expected == 0].any()
     possible = expected > 0
@@ -204,7 +210,7 @@ def test_the_choice_is_the_largest_of_logit_over_temperature_plus_noise() -> Non
     ids = np.arange(5)
     for position in range(200):
         noisy = ROW / 0.7 + gumbel(6, position, ids)
-        assert rule(dataclasses.replace(FULL, temperature=0.7), seed=6).choose(ROW, position) == noisy.argmax()
+        assert rule(dataclasses.replace(FULL, temperature=0.7), seed=6).choose(ROW, range(position)) == noisy.argmax()
 
 
 @pytest.mark.parametrize("amount", [0.0, 0.5, 1.5])
@@ -216,7 +222,7 @@ def test_draft_and_target_agree_as_often_as_theory_says(amount: float) -> None:
     target, draft = (log_chain(chain)[state].astype(np.float32) for chain in (p, q))
     by = rule(FULL, seed=3, n_shared=12)
 
-    agreed = np.mean([by.choose(target, i) == by.choose(draft, i) for i in range(n_positions)])
+    agreed = np.mean([by.choose(target, range(i)) == by.choose(draft, range(i)) for i in range(n_positions)])
 
     expected = coupled_rate(p, q)[state]
     assert agreed == pytest.approx(expected, abs=4 * np.sqrt(expected * (1 - expected) / n_positions) + 1e-12)

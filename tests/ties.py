@@ -5,35 +5,12 @@ same position with other kernels in wide passes. That is a tie if the noise of t
 turn the choice; anything else is a bug.
 """
 
-from collections.abc import Iterable, Sequence
-
-import numpy as np
+from collections.abc import Sequence
 
 from specdec_cli.types import Target
 from specdec_cli.verify import SharedNoise
 
-_LIKELIEST = 40
 _FARTHEST = 64.0
-
-
-def width_noise(target: Target, tokens: Sequence[int], n: int, widths: Iterable[int] = range(2, 9)) -> float:
-    """Largest difference of a logit between passes of one token and of each of `widths`.
-
-    Compared are the likeliest tokens after each of the last `n` of `tokens`. The passes of a width build
-    on one another, so the noise that reaches a row through the cache is in it.
-    """
-    start, end = len(tokens) - n, len(tokens)
-    single = np.array([target.score(tokens[:i], 1)[0].copy() for i in range(start + 1, end + 1)])
-    likeliest = np.argpartition(single, -_LIKELIEST, axis=1)[:, -_LIKELIEST:]
-    expected = np.take_along_axis(single, likeliest, axis=1)
-    largest = 0.0
-    for width in widths:
-        for at in range(start, end - width + 1, width):
-            rows = target.score(tokens[: at + width], width)
-            where = slice(at - start, at - start + width)
-            found = np.take_along_axis(rows, likeliest[where], axis=1)
-            largest = max(largest, float(np.abs(found - expected[where]).max()))
-    return largest
 
 
 def first_difference(a: Sequence[int], b: Sequence[int]) -> int | None:
@@ -49,13 +26,13 @@ def distance(target: Target, rule: SharedNoise, prefix: Sequence[int], other: in
     the rule itself is asked, so the cuts count.
     """
     row = target.score(prefix, 1)[0].copy()
-    best = rule.choose(row, len(prefix))
+    best = rule.choose(row, prefix)
 
     def turns(move: float) -> bool:
         moved = row.copy()
         moved[other] += move
         moved[best] -= move
-        return rule.choose(moved, len(prefix)) == other
+        return rule.choose(moved, prefix) == other
 
     low, high = 0.0, _FARTHEST
     if best == other:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO, TypeVar
 
 import typer
 
+from specdec_cli.commands import sampling_options as more
 from specdec_cli.commands.options import JsonOpt, find, quantize, say
 from specdec_cli.commands.pull import offer_to_pull
 from specdec_cli.errors import UsageError
@@ -117,6 +118,24 @@ def run(
         int | None,
         typer.Option(min=0, help="Same seed, same text, whoever drafts (random).", rich_help_panel=_SAMPLING),
     ] = None,
+    logit_bias: more.LogitBiasOpt = None,
+    ban: more.BanOpt = None,
+    ignore_eos: more.IgnoreEosOpt = False,
+    repeat_penalty: more.RepeatPenaltyOpt = None,
+    frequency_penalty: more.FrequencyPenaltyOpt = None,
+    presence_penalty: more.PresencePenaltyOpt = None,
+    repeat_last_n: more.RepeatLastNOpt = None,
+    dry_multiplier: more.DryMultiplierOpt = None,
+    dry_base: more.DryBaseOpt = None,
+    dry_allowed_length: more.DryAllowedLengthOpt = None,
+    dry_last_n: more.DryLastNOpt = None,
+    dry_breaker: more.DryBreakerOpt = None,
+    top_n_sigma: more.TopNSigmaOpt = None,
+    typical: more.TypicalOpt = None,
+    grammar: more.GrammarOpt = None,
+    json_schema: more.JsonSchemaOpt = None,
+    verify: more.VerifyOpt = "coupled",
+    strict: more.StrictOpt = False,
     ngl: Annotated[
         str, typer.Option(help="Layers of the target on the GPU: auto, all or a number.", rich_help_panel=_PLACEMENT)
     ] = "auto",
@@ -187,6 +206,7 @@ def run(
     jsonl: Annotated[
         Path | None, typer.Option(help="Write a trace, one line per round.", rich_help_panel=_OUTPUT)
     ] = None,
+    logprobs: more.LogprobsOpt = None,
     log: Annotated[
         Path | None, typer.Option(help="Write llama.cpp's log to this file.", rich_help_panel=_OUTPUT)
     ] = None,
@@ -198,9 +218,11 @@ def run(
     guard_terminal()
     raise_on_sigterm()
 
+    from specdec_cli.advice import strict_notes
     from specdec_cli.document import plain as plain_values
     from specdec_cli.document import run_document
     from specdec_cli.llama.abort import AbortFlag
+    from specdec_cli.llama.grammar import gbnf_of_schema
     from specdec_cli.llama.log import log as llama_log
     from specdec_cli.pairing import open_pair
     from specdec_cli.plan import PairRequest
@@ -213,6 +235,8 @@ def run(
     text = prompt_text(prompt, file, sys.stdin)
     if as_json and text is None:
         raise UsageError("--json needs a prompt.", hint="Give one as argument, with -f, or through a pipe.")
+    if logprobs is not None and not as_json and jsonl is None:
+        raise UsageError("--logprobs has no place in plain text.", hint="Add --json, or --jsonl FILE.")
     if raw and text is None:
         raise UsageError("--raw needs a prompt: a chat has a template.", hint="Give one, or leave out --raw.")
     if raw and system is not None:
@@ -238,8 +262,30 @@ def run(
                 drafter=files.drafter,
                 k=_first(k, files.preset.k if files.preset else None, DEFAULT_K),
                 seed=_first(seed, secrets.randbits(32)),
-                sampling=_sampling(files.preset, temperature=temp, top_k=top_k, top_p=top_p, min_p=min_p),
+                sampling=_sampling(
+                    files.preset,
+                    temperature=temp,
+                    top_k=top_k,
+                    top_p=top_p,
+                    min_p=min_p,
+                    typical=typical,
+                    top_n_sigma=top_n_sigma,
+                    repeat_penalty=repeat_penalty,
+                    frequency_penalty=frequency_penalty,
+                    presence_penalty=presence_penalty,
+                    repeat_last_n=repeat_last_n,
+                    dry_multiplier=dry_multiplier,
+                    dry_base=dry_base,
+                    dry_allowed_length=dry_allowed_length,
+                    dry_last_n=dry_last_n,
+                ),
                 p_min=_first(p_min, files.preset.p_min if files.preset else None, 0.0),
+                verify=verify,
+                strict=strict,
+                ignore_end=ignore_eos,
+                banned=tuple(ban or ()),
+                bias=more.biases(logit_bias or ()),
+                grammar=more.grammar_text(grammar, json_schema, gbnf_of_schema),
                 gpu_layers=layers(ngl, "--ngl"),
                 gpu_layers_draft=layers(ngl_draft, "--ngl-draft"),
                 devices=tuple(device or ()),
@@ -259,6 +305,7 @@ def run(
                 threads=threads,
                 threads_draft=threads_draft,
                 force=force,
+                **more.breakers(dry_breaker),
             )
             pair = stack.enter_context(open_pair(request, say=say, abort=abort))
             beside = {"max_tokens": n, "stop": stop or [], "system": system, "raw": raw, "think": think}
@@ -273,6 +320,7 @@ def run(
             trace=trace,
             settings=settings,
             clock=time.perf_counter,
+            n_logprobs=logprobs,
         )
         talk = None if raw else conversation(pair.target.model, system=system, thinking=think, now=datetime.now)
         if text is None:
@@ -281,6 +329,9 @@ def run(
         ids = talk.ask(text) if talk is not None else _raw_ids(pair, text, system, raw)
         with _stoppable(abort):
             written = writer.write(ids)
+        if pair.strict is not None:
+            for note in strict_notes(pair.strict.longest, pair.strict.noise, pair.strict.n_settled):
+                say(note)
         if as_json:
             print(json.dumps(run_document(pair, written, settings)))
         if written.answer.error is not None:

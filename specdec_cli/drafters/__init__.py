@@ -8,14 +8,14 @@ from specdec_cli.drafters.ngram import NgramDrafter
 from specdec_cli.drafters.none import NoDrafter
 from specdec_cli.errors import UsageError
 from specdec_cli.types import Drafter, Target
-from specdec_cli.verify import SharedNoise
+from specdec_cli.verify import Rule
 
 
 @dataclass(frozen=True, slots=True)
 class DrafterParts:
     """What a drafter may be built from. `session` is the draft model's, None without one."""
 
-    rule: SharedNoise
+    rule: Rule
     end_tokens: frozenset[int]
     p_min: float
     session: Target | None

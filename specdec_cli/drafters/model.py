@@ -1,24 +1,26 @@
-"""Asks a smaller model, which chooses by the target's own rule and noise."""
+"""Asks a smaller model, which draws by the target's own rule, settings and noise."""
 
 from collections.abc import Sequence
 
 from specdec_cli.errors import DecodeFailed
-from specdec_cli.sampling import probability
-from specdec_cli.types import Draft, Target
-from specdec_cli.verify import SharedNoise
+from specdec_cli.sampling import Row, argmax, probability
+from specdec_cli.types import Distribution, Draft, Target
+from specdec_cli.verify import Rule
 
 
 class ModelDrafter:
-    """Proposes what the draft model would write with the target's settings, seed and noise.
+    """Proposes what the draft model would write with the target's settings and seed.
 
-    Stops at an end token, and before a token whose probability for the draft is below `p_min`.
+    Stops at an end token, and with `p_min` before a token that is less likely for the draft. A rule
+    that needs q must not depend on the token drawn there (dropping the unlikely ones would change q):
+    then a draft stops where even the likeliest token is below `p_min`.
     When its context is full, or once the draft model has failed, it says so and proposes nothing: a
     draft never ends a run.
     """
 
     name = "model"
 
-    def __init__(self, session: Target, rule: SharedNoise, end_tokens: frozenset[int], *, p_min: float = 0.0) -> None:
+    def __init__(self, session: Target, rule: Rule, end_tokens: frozenset[int], *, p_min: float = 0.0) -> None:
         self._session = session
         self._rule = rule
         self._end_tokens = end_tokens
@@ -31,20 +33,26 @@ class ModelDrafter:
         if len(tokens) > self._session.n_ctx:
             return Draft(off_reason=f"the draft's context of {self._session.n_ctx} tokens is full (--ctx-draft)")
         try:
-            return Draft(tuple(self._continue(list(tokens), k)))
+            return self._continue(list(tokens), k)
         except DecodeFailed as error:
             self._off_reason = f"the draft model failed: {error}"
             return Draft(off_reason=self._off_reason)
 
-    def _continue(self, context: list[int], k: int) -> list[int]:
-        drafted: list[int] = []
-        while len(drafted) < k and len(context) <= self._session.n_ctx:
+    def _continue(self, context: list[int], k: int) -> Draft:
+        start = len(context)
+        probs: list[Distribution] = []
+        while len(context) < start + k and len(context) <= self._session.n_ctx:
             row = self._session.score(context, 1)[0]
-            token = self._rule.choose(row, len(context))
-            if self._p_min > 0 and probability(self._rule.allowed(row), token) < self._p_min:
+            token, q = self._rule.draw(row, context, start)
+            if self._p_min > 0 and self._is_unsure(row, context, token, q):
                 break
-            drafted.append(token)
             context.append(token)
+            if q is not None:
+                probs.append(q)
             if token in self._end_tokens:
                 break
-        return drafted
+        return Draft(tuple(context[start:]), probs=tuple(probs) if probs else None)
+
+    def _is_unsure(self, row: Row, context: Sequence[int], token: int, q: Distribution | None) -> bool:
+        row = self._rule.law.adjusted(row, context)
+        return probability(row, token if q is None else argmax(row)) < self._p_min

@@ -102,6 +102,11 @@ class LlamaModel:
         return self._model
 
     @property
+    def vocab_handle(self) -> Any:
+        """llama.cpp's pointer to the tokenizer, for grammars."""
+        return self._vocab
+
+    @property
     def n_layers(self) -> int:
         return int(llama_cpp.llama_model_n_layer(self._model))
 
@@ -175,6 +180,10 @@ class LlamaModel:
         n = ctypes.c_int32()
         tokens = llama_cpp.llama_vocab_get_suppress_tokens(self._vocab, ctypes.byref(n))
         return tuple(tokens[: n.value]) if tokens else ()
+
+    def marked_bytes(self, token: int) -> bytes:
+        """The token as bytes, markers spelt out."""
+        return self._read_piece(token, special=True)
 
     def vocabulary(self) -> Vocabulary:
         """The whole tokenizer as plain values; 0.25 s for 262,144 tokens. Raises ModelError."""

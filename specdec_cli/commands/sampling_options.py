@@ -1,0 +1,130 @@
+"""Options about the law of the text: the rarer samplers, grammars, and the rule of verification."""
+
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from specdec_cli.errors import UsageError
+
+_PANEL = "More samplers (off unless given), in llama.cpp's order"
+_RULE = "Rule"
+
+LogitBiasOpt = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Add to a token's logit: ID+BIAS or ID-BIAS, such as 15043-1; may be repeated.", rich_help_panel=_PANEL
+    ),
+]
+BanOpt = Annotated[
+    list[int] | None,
+    typer.Option("--ban", min=0, help="Never write this token id; may be repeated.", rich_help_panel=_PANEL),
+]
+IgnoreEosOpt = Annotated[bool, typer.Option("--ignore-eos", help="Never write an end token.", rich_help_panel=_PANEL)]
+RepeatPenaltyOpt = Annotated[
+    float | None, typer.Option(help="Divide logits of tokens said before (1).", rich_help_panel=_PANEL)
+]
+FrequencyPenaltyOpt = Annotated[
+    float | None, typer.Option(help="Take off this for each time said before (0).", rich_help_panel=_PANEL)
+]
+PresencePenaltyOpt = Annotated[
+    float | None, typer.Option(help="Take off this if said before (0).", rich_help_panel=_PANEL)
+]
+RepeatLastNOpt = Annotated[
+    int | None, typer.Option(help="Tokens that the penalties look back on (64).", rich_help_panel=_PANEL)
+]
+DryMultiplierOpt = Annotated[
+    float | None, typer.Option(help="DRY: strength against repeated passages (0).", rich_help_panel=_PANEL)
+]
+DryBaseOpt = Annotated[
+    float | None, typer.Option(help="DRY: growth with a passage's length (1.75).", rich_help_panel=_PANEL)
+]
+DryAllowedLengthOpt = Annotated[
+    int | None, typer.Option(help="DRY: passages this long cost nothing yet (2).", rich_help_panel=_PANEL)
+]
+DryLastNOpt = Annotated[
+    int | None,
+    typer.Option("--dry-penalty-last-n", help="DRY: tokens to look back on (64).", rich_help_panel=_PANEL),
+]
+DryBreakerOpt = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--dry-sequence-breaker",
+        help='DRY: ends a passage; may be repeated (newline : " *); none for no breakers.',
+        rich_help_panel=_PANEL,
+    ),
+]
+TopNSigmaOpt = Annotated[
+    float | None,
+    typer.Option(help="Keep logits within n deviations of the highest (0).", rich_help_panel=_PANEL),
+]
+TypicalOpt = Annotated[
+    float | None,
+    typer.Option(help="Keep the tokens of most typical surprise that make up p (1).", rich_help_panel=_PANEL),
+]
+GrammarOpt = Annotated[Path | None, typer.Option(help="Keep to the GBNF grammar in this file.", rich_help_panel=_PANEL)]
+JsonSchemaOpt = Annotated[
+    Path | None, typer.Option(help="Write JSON that keeps to the schema in this file.", rich_help_panel=_PANEL)
+]
+LogprobsOpt = Annotated[
+    int | None,
+    typer.Option(
+        min=0,
+        help="Log-probabilities of each token and of the N likeliest, in --json or --jsonl.",
+        rich_help_panel="Output",
+    ),
+]
+VerifyOpt = Annotated[
+    Literal["coupled", "rejection", "block"],
+    typer.Option(
+        help="coupled: the text of plain decoding. rejection, block: its distribution, more accepted at times.",
+        rich_help_panel=_RULE,
+    ),
+]
+StrictOpt = Annotated[
+    bool,
+    typer.Option(
+        "--strict",
+        help="Draft only as long as passes give the numbers of single tokens; else decide near ties alone.",
+        rich_help_panel=_RULE,
+    ),
+]
+
+
+def biases(texts: Sequence[str]) -> tuple[tuple[int, float], ...]:
+    """(token, bias) of each text such as 15043-1. Raises UsageError."""
+    return tuple(_bias(text) for text in texts)
+
+
+def _bias(text: str) -> tuple[int, float]:
+    if found := re.fullmatch(r"(\d+)([+-]\d*\.?\d+)", text):
+        return int(found[1]), float(found[2])
+    raise UsageError(f"--logit-bias cannot be {text!r}.", hint="Give ID+BIAS or ID-BIAS; --ban ID forbids a token.")
+
+
+def breakers(texts: Sequence[str] | None) -> dict[str, Any]:
+    """The field of a request if breakers were given, newlines and the like spelt as escapes."""
+    if texts is None:
+        return {}
+    if list(texts) == ["none"]:
+        return {"dry_breakers": ()}
+    return {"dry_breakers": tuple(text.replace("\\n", "\n").replace("\\t", "\t") for text in texts)}
+
+
+def grammar_text(grammar: Path | None, schema: Path | None, converted: Callable[[str], str]) -> str | None:
+    """The GBNF to keep to, if any; `converted` makes it from a schema. Raises UsageError."""
+    if grammar is not None and schema is not None:
+        raise UsageError("--grammar and --json-schema are two grammars.", hint="Leave out one of the two.")
+    if grammar is not None:
+        return _read(grammar, "--grammar")
+    return converted(_read(schema, "--json-schema")) if schema is not None else None
+
+
+def _read(path: Path, option: str) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise UsageError(f"{option}: {path} cannot be read: {reason}.", hint="Check the file.") from error
