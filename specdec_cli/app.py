@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from specdec_cli import __version__
+from specdec_cli.commands.bench import bench
 from specdec_cli.commands.check import check
 from specdec_cli.commands.files import list_files, rm, verify_files
 from specdec_cli.commands.plan import plan
@@ -19,8 +20,8 @@ from specdec_cli.ui.clean import printable
 
 EXIT_CODES = (
     "Exit codes: 0 done, 1 error, 2 wrong usage, 3 a model cannot be used, 4 tokenizers differ, 5 out of memory, "
-    "6 no GPU where one is required, 7 llama.cpp failed, 8 (check) match with notes, 130 stopped by Ctrl-C, "
-    "143 by SIGTERM."
+    "6 no GPU where one is required, 7 llama.cpp failed, 8 (check) match with notes, 9 (bench) a text differs, "
+    "20 to 32 (pull) see the README, 130 stopped by Ctrl-C, 143 by SIGTERM."
 )
 
 app = typer.Typer(
@@ -31,6 +32,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command()(run)
+app.command()(bench)
 app.command()(check)
 app.command()(pull)
 app.command()(plan)

@@ -47,6 +47,12 @@ class DecodeFailed(SpecdecError):
     exit_code = 7
 
 
+class TextDiffers(SpecdecError):
+    """A text that must be plain decoding's is not."""
+
+    exit_code = 9
+
+
 class HubError(SpecdecError):
     """Something between here and the Hub. `is_transient` failures are worth another try, after `retry_after`
     seconds if the server named a time."""

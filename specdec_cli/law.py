@@ -7,6 +7,7 @@ may come. Target and draft obey the same law, each with its own logits and the p
 
 import math
 from collections.abc import Mapping, Sequence
+from copy import copy
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,6 +44,12 @@ class Law:
         self._breakers = breakers
         self._grammar = grammar
         self._answer_begins = 0
+
+    def with_params(self, params: SamplingParams) -> "Law":
+        """The same law with other sampler settings."""
+        other = copy(self)
+        other.params = params
+        return other
 
     def begin(self, n_prompt: int) -> None:
         """From here on the answer begins after `n_prompt` tokens: what a grammar is about."""

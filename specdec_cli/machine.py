@@ -1,6 +1,7 @@
 """What this machine gives us: cores that are really ours, memory that is really free."""
 
 import os
+import platform
 import sys
 from pathlib import Path
 
@@ -44,6 +45,14 @@ def _cgroup_cpus(cgroup: Path) -> int | None:
     if quota == "max" or int(quota) <= 0:
         return None
     return -(-int(quota) // int(period))
+
+
+def processor(*, cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
+    """The processor's name, as the system tells it."""
+    for line in (_read(cpuinfo) or "").splitlines():
+        if line.lower().startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
 
 
 def available_memory(*, meminfo: Path = Path("/proc/meminfo"), cgroup: Path = _CGROUP) -> int | None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from specdec_cli.drafters import DRAFTERS, DrafterParts
 from specdec_cli.drafters.none import NoDrafter
@@ -61,8 +61,8 @@ def open_pair(request: PairRequest, *, say: Say, abort: AbortFlag) -> Iterator[P
         _check_offload(request, target, say)
         rule = make_rule(request, target.model, plan.n_shared, stack)
         end_tokens = target.model.end_tokens
-        drafter = _drafter(request, target, draft, rule, end_tokens)
-        yield Pair(target, draft, drafter, rule, end_tokens, plan.tokenizers, make_strict(request, rule))
+        opened = Pair(target, draft, NoDrafter(), rule, end_tokens, plan.tokenizers, make_strict(request, rule))
+        yield replace(opened, drafter=drafter_for(opened, request.drafter, rule, request.p_min))
 
 
 def _check_offload(request: PairRequest, target: OpenModel, say: Say) -> None:
@@ -83,16 +83,13 @@ def _open(
     return OpenModel(model, session, facts, context)
 
 
-def _drafter(
-    request: PairRequest,
-    target: OpenModel,
-    draft: OpenModel | None,
-    rule: Rule,
-    end_tokens: frozenset[int],
-) -> Drafter:
-    for which, opened in (("target", target), ("draft", draft)):
-        if opened is not None and not opened.session.can_rewind and request.drafter != "none":
-            return NoDrafter(f"the {which}'s memory cannot be taken back (a recurrent or hybrid model)")
+def drafter_for(pair: Pair, name: str, rule: Rule, p_min: float) -> Drafter:
+    """The drafter of this name for an open pair; none, with the reason, where memory cannot be taken back.
 
-    parts = DrafterParts(rule, end_tokens, request.p_min, draft.session if draft is not None else None)
-    return DRAFTERS[request.drafter](parts)
+    Raises UsageError for one that needs a draft model where there is none.
+    """
+    draft = pair.draft
+    for which, opened in (("target", pair.target), ("draft", draft)):
+        if opened is not None and not opened.session.can_rewind and name != "none":
+            return NoDrafter(f"the {which}'s memory cannot be taken back (a recurrent or hybrid model)")
+    return DRAFTERS[name](DrafterParts(rule, pair.end_tokens, p_min, draft.session if draft is not None else None))

@@ -17,7 +17,6 @@ import pytest
 import real_models
 from cli import run_json
 from planted import disturbed, random_chain, write_planted
-from ties import distance, first_difference
 
 from specdec_cli.draft_length import FixedLength
 from specdec_cli.drafters.model import ModelDrafter
@@ -32,6 +31,7 @@ from specdec_cli.llama.session import LlamaSession
 from specdec_cli.pairing import PairRequest, open_pair
 from specdec_cli.prompts import conversation
 from specdec_cli.running import Limits, Writer
+from specdec_cli.same import distance, first_difference
 from specdec_cli.sampling import SamplingParams
 from specdec_cli.settings import ContextSettings, ModelSettings
 from specdec_cli.strict import width_noise

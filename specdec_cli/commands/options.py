@@ -38,6 +38,13 @@ def find(file: "HubFile") -> Path | None:
     return places[0] if places else None
 
 
+def layers(text: str, option: str) -> str:
+    """auto, all or a number of layers. Raises UsageError."""
+    if text in ("auto", "all") or text.isdigit():
+        return text
+    raise UsageError(f"{option} cannot be {text!r}.", hint="Use auto, all or a number of layers.")
+
+
 def bytes_in(text: str | None, option: str) -> int | None:
     """A size such as 8G or 512M, in bytes; G is 2**30, as on the box of a graphics card. Raises UsageError."""
     if text is None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from specdec_cli.commands.options import JsonOpt, bytes_in, say
+from specdec_cli.commands.options import JsonOpt, bytes_in, layers, say
 
 if TYPE_CHECKING:
     from specdec_cli.fit import Change, Fit, Machine
@@ -40,7 +40,6 @@ def plan(
 
     Exit code 5 if it does not fit.
     """
-    from specdec_cli.commands.run import layers
     from specdec_cli.errors import OutOfMemory
     from specdec_cli.fit import changes, place
     from specdec_cli.plan import PairRequest, size_up

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO, TypeVar
 import typer
 
 from specdec_cli.commands import sampling_options as more
-from specdec_cli.commands.options import JsonOpt, find, quantize, say
+from specdec_cli.commands.options import JsonOpt, find, layers, quantize, say
 from specdec_cli.commands.pull import offer_to_pull
 from specdec_cli.errors import UsageError
 from specdec_cli.guard import guard_terminal
@@ -443,12 +443,6 @@ def _sampling(preset: "Preset | None", **given: Any) -> "SamplingParams":
 
     base = preset.sampling if preset is not None else SamplingParams()
     return replace(base, **{key: value for key, value in given.items() if value is not None})
-
-
-def layers(text: str, option: str) -> str:
-    if text in ("auto", "all") or text.isdigit():
-        return text
-    raise UsageError(f"{option} cannot be {text!r}.", hint="Use auto, all or a number of layers.")
 
 
 def _shares(text: str | None) -> tuple[float, ...]:

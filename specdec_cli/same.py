@@ -6,11 +6,50 @@ turn the choice; anything else is a bug.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
 
+from specdec_cli.strict import width_noise
 from specdec_cli.types import Target
 from specdec_cli.verify import SharedNoise
 
+Verdict = Literal["same", "tie", "bug"]
+
 _FARTHEST = 64.0
+_NOISE_ON = 64
+"""Tokens before a difference on which the noise is measured."""
+_SPARE = 1.5
+"""A noise is the largest of some that were seen; the next one may be a little larger."""
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Whether a text is plain decoding's. Where it is not: the first `position` (of the answer) at which they part, the
+    `gap` in logits that had to be overcome there, and the `noise` of passes of other widths."""
+
+    verdict: Verdict
+    position: int | None = None
+    gap: float = 0.0
+    noise: float = 0.0
+
+
+def compare(
+    target: Target, rule: SharedNoise, prompt: Sequence[int], plain: Sequence[int], other: Sequence[int], widest: int
+) -> Comparison:
+    """Hold `other` against `plain`, both answers to `prompt`; passes were up to `widest` tokens wide.
+
+    One text may end before the other where a limit cut it, but not where they disagree.
+    """
+    at = first_difference(plain, other)
+    if at is None:
+        return Comparison("same")
+    if at >= min(len(plain), len(other)):
+        return Comparison("bug", at)
+    prefix = [*prompt, *plain[:at]]
+    gap = distance(target, rule, prefix, other[at])
+    n = min(_NOISE_ON, len(prefix) - 1)
+    noise = width_noise(target, prefix, n, range(2, min(widest, n) + 1)) if n >= 2 else 0.0
+    return Comparison("tie" if gap <= _SPARE * noise else "bug", at, gap, noise)
 
 
 def first_difference(a: Sequence[int], b: Sequence[int]) -> int | None:

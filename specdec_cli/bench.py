@@ -1,0 +1,291 @@
+"""Measuring what drafting is worth: plain decoding and every setting by turns, on the same prompts, in one process.
+
+A machine's speed drifts by more than the differences that matter (by a third within an hour on a shared one). So
+nothing is compared with what was measured minutes ago: for each prompt plain decoding runs first and last, the
+settings in between, and a setting's ratio is its speed over the mean of those two.
+"""
+
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from specdec_cli.costs import CostCurve, conditional_acceptance, predicted_speedup
+from specdec_cli.draft_length import FixedLength
+from specdec_cli.drafters.none import NoDrafter
+from specdec_cli.engine import generate
+from specdec_cli.errors import UsageError
+from specdec_cli.pairing import Pair, drafter_for
+from specdec_cli.same import Comparison, compare
+from specdec_cli.sampling import SamplingParams
+from specdec_cli.stats import RunStats
+from specdec_cli.types import Drafter, Round
+from specdec_cli.verify import SharedNoise
+
+_WORST = {"same": 0, "tie": 1, "bug": 2}
+_CURVE_ROUNDS = 7
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One way to decode. `k` is 0 for plain decoding."""
+
+    drafter: str
+    k: int
+    temperature: float
+    p_min: float = 0.0
+
+    def __str__(self) -> str:
+        return f"{self.drafter} k {self.k}" + (f" p-min {self.p_min:g}" if self.p_min else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A prompt of one kind, as ids."""
+
+    kind: str
+    ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One answer: its ids, and its rounds in numbers."""
+
+    ids: tuple[int, ...]
+    rounds: tuple[Round, ...]
+    stats: RunStats
+
+    @property
+    def speed(self) -> float:
+        """Tokens per second after the first round."""
+        return self.stats.tokens_per_second or 0.0
+
+
+@dataclass
+class Cell:
+    """All runs of one setting on one kind of text. `ratios` are speeds over plain decoding's beside them."""
+
+    kind: str
+    setting: Setting
+    runs: list[Run] = field(default_factory=list)
+    ratios: list[float] = field(default_factory=list)
+    plain_speeds: list[float] = field(default_factory=list)
+    comparisons: list[Comparison] = field(default_factory=list)
+
+    @property
+    def speedup(self) -> float:
+        return statistics.median(self.ratios)
+
+    @property
+    def speed(self) -> float:
+        return statistics.median(run.speed for run in self.runs)
+
+    @property
+    def plain_speed(self) -> float:
+        return statistics.median(self.plain_speeds)
+
+    @property
+    def acceptance(self) -> float | None:
+        """Accepted / drafted over all runs."""
+        drafted = sum(run.stats.drafted for run in self.runs)
+        return sum(run.stats.accepted for run in self.runs) / drafted if drafted else None
+
+    @property
+    def tokens_per_pass(self) -> float:
+        passes = sum(run.stats.passes for run in self.runs)
+        return sum(run.stats.tokens for run in self.runs) / passes if passes else 0.0
+
+    @property
+    def by_position(self) -> list[float]:
+        """Chance of each draft position, given that all before it were kept."""
+        return conditional_acceptance(*(self._summed(name) for name in ("drafted", "accepted")))
+
+    def _summed(self, what: str) -> list[int]:
+        lists = [getattr(run.stats, f"{what}_per_position") for run in self.runs]
+        longest = max(map(len, lists), default=0)
+        return [sum(counts[i] for counts in lists if i < len(counts)) for i in range(longest)]
+
+    @property
+    def worst(self) -> Comparison:
+        """How far from plain decoding's text the farthest run was."""
+        return max(self.comparisons, key=lambda c: _WORST[c.verdict], default=Comparison("same"))
+
+    def predicted(self, curve: CostCurve) -> float | None:
+        """What costs and acceptance say the speedup is; None where a width was not measured.
+
+        For fixed lengths from the chances by position, else from each round's own length.
+        """
+        k, chances = self.setting.k, self.by_position
+        if self.setting.drafter == "model" and not self.setting.p_min and len(chances) == k and k + 1 in curve.target:
+            return predicted_speedup(curve, chances, k)
+        rounds = [r for run in self.runs for r in run.rounds[1:]]
+        if not rounds or any(len(r.drafted) + 1 not in curve.target for r in rounds):
+            return None
+        d = curve.draft if self.setting.drafter == "model" else 0.0
+        draft_tokens = sum(len(r.drafted) + (r.n_accepted == len(r.drafted) > 0) for r in rounds)
+        seconds = sum(curve.target[len(r.drafted) + 1] for r in rounds) + d * draft_tokens
+        return sum(len(r.tokens) for r in rounds) * curve.target[1] / seconds
+
+
+class Bench:
+    """Runs tasks with an open pair. `sampling` is that of every run but for its temperature."""
+
+    def __init__(self, pair: Pair, sampling: SamplingParams, n_tokens: int, clock: Callable[[], float]) -> None:
+        self._pair = pair
+        self._sampling = sampling
+        self._n_tokens = n_tokens
+        self._clock = clock
+        self.cells: dict[tuple[str, Setting], Cell] = {}
+
+    def warm_up(self, task: Task, settings: Sequence[Setting]) -> float:
+        """Run everything once and forget it. Returns the seconds that an answer takes, about."""
+        for setting in settings:
+            self.run(task, setting, n_tokens=min(16, self._n_tokens))
+        began = self._clock()
+        self.run(task, plain_like(settings[0]))
+        return self._clock() - began
+
+    def n_runs(self, tasks: Sequence[Task], settings: Sequence[Setting], repeats: int) -> int:
+        """Answers that `measure` will write: plain decoding twice for each temperature."""
+        n_temperatures = len({setting.temperature for setting in settings})
+        return repeats * len(tasks) * (len(settings) + 2 * n_temperatures)
+
+    def measure(self, tasks: Sequence[Task], settings: Sequence[Setting], repeats: int) -> Iterator[None]:
+        """Every task with every setting, `repeats` times; yields after each run. What is done is in `cells`."""
+        temperatures = list(dict.fromkeys(setting.temperature for setting in settings))
+        for repeat in range(repeats):
+            for task in tasks:
+                for temperature in temperatures:
+                    those = [s for s in settings if s.temperature == temperature]
+                    turned = repeat % len(those)
+                    yield from self._block(task, [*those[turned:], *those[:turned]])
+
+    def _block(self, task: Task, settings: Sequence[Setting]) -> Iterator[None]:
+        plain = plain_like(settings[0])
+        first = self.run(task, plain)
+        yield
+        done = []
+        for setting in settings:
+            done.append((setting, self.run(task, setting)))
+            yield
+        last = self.run(task, plain)
+        plain_seconds = statistics.mean(1 / run.speed for run in (first, last) if run.speed)
+        for setting, run in done:
+            cell = self.cells.setdefault((task.kind, setting), Cell(task.kind, setting))
+            cell.runs.append(run)
+            cell.plain_speeds.append(1 / plain_seconds)
+            cell.ratios.append(run.speed * plain_seconds)
+            cell.comparisons.append(self._compare(task, setting, first, run))
+        yield
+
+    def _compare(self, task: Task, setting: Setting, plain: Run, run: Run) -> Comparison:
+        widest = max((len(r.drafted) + 1 for r in run.rounds), default=1)
+        rule = self._rule(setting.temperature)
+        return compare(self._pair.target.session, rule, task.ids, plain.ids, run.ids, widest)
+
+    def run(self, task: Task, setting: Setting, n_tokens: int | None = None) -> Run:
+        """One answer. The caches keep nothing of the one before but the prompt, if it is the same."""
+        pair, ids, rounds, stats = self._pair, list[int](), list[Round](), RunStats()
+        rule = self._rule(setting.temperature)
+        drafter: Drafter = drafter_for(pair, setting.drafter, rule, setting.p_min) if setting.k else NoDrafter()
+        for round_ in generate(
+            pair.target.session,
+            drafter,
+            FixedLength(setting.k),
+            rule,
+            task.ids,
+            max_tokens=n_tokens or self._n_tokens,
+            ends=lambda token: token in pair.end_tokens,
+            clock=self._clock,
+        ):
+            stats.add(round_)
+            rounds.append(round_)
+            ids += round_.tokens
+        return Run(tuple(ids), tuple(rounds), stats)
+
+    def _rule(self, temperature: float) -> SharedNoise:
+        law = self._pair.rule.law.with_params(replace(self._sampling, temperature=temperature))
+        return SharedNoise(law, seed=self._pair.rule.seed)
+
+    def cost_curve(self, text: Sequence[int], context: int, widest: int, temperature: float) -> CostCurve:
+        """Costs after `context` tokens of `text` (repeated if it is shorter): medians of rounds through all widths."""
+        tokens = list(text)
+        while len(tokens) < context + widest + 1:
+            tokens += text
+        rule, target, draft = self._rule(temperature), self._pair.target.session, self._pair.draft
+        passes: dict[int, list[float]] = {width: [] for width in range(1, widest + 1)}
+        steps: list[float] = []
+        for i in range(_CURVE_ROUNDS + 1):
+            for width in passes:
+                target.score(tokens[:context], 1)
+                began = self._clock()
+                self._pass(tokens, context, width, rule)
+                passes[width].append(self._clock() - began)
+            if draft is not None:
+                draft.session.score(tokens[: context + i], 1)
+                began = self._clock()
+                row = draft.session.score(tokens[: context + i + 1], 1)[0]
+                rule.draw(row, tokens[: context + i + 1], context)
+                steps.append(self._clock() - began)
+        times = {width: statistics.median(seconds[1:]) for width, seconds in passes.items()}
+        return CostCurve(context, times, statistics.median(steps[1:]) if steps else 0.0)
+
+    def _pass(self, tokens: Sequence[int], context: int, width: int, rule: SharedNoise) -> None:
+        rows = self._pair.target.session.score(tokens[: context + width], width)
+        for i, row in enumerate(rows):
+            rule.choose(row, tokens[: context + i + 1])
+
+
+def plain_like(setting: Setting) -> Setting:
+    """Plain decoding at the setting's temperature."""
+    return Setting("none", 0, setting.temperature)
+
+
+def answered(pair: Pair, ids: Sequence[int], n_tokens: int) -> list[int]:
+    """Plain decoding's greedy answer, without its end token: an earlier turn of a chat."""
+    rule = SharedNoise(pair.rule.law.with_params(SamplingParams(temperature=0)), seed=pair.rule.seed)
+    rounds = generate(
+        pair.target.session,
+        NoDrafter(),
+        FixedLength(0),
+        rule,
+        ids,
+        max_tokens=n_tokens,
+        ends=lambda token: token in pair.end_tokens,
+        clock=lambda: 0.0,
+    )
+    return [token for round_ in rounds for token in round_.tokens if token not in pair.end_tokens]
+
+
+def within_budget(
+    tasks: Sequence[Task], settings: Sequence[Setting], repeats: int, seconds_per_run: float, budget: float
+) -> tuple[list[Task], int]:
+    """As many prompts of each kind, and then repeats, as the budget in seconds has time for.
+
+    Raises UsageError if it is too small for one prompt of each kind.
+    """
+    kinds = list(dict.fromkeys(task.kind for task in tasks))
+    by_kind = {kind: [task for task in tasks if task.kind == kind] for kind in kinds}
+    per_task = seconds_per_run * (len(settings) + 2 * len({s.temperature for s in settings}))
+    for times in (repeats, 1):
+        for most in range(max(map(len, by_kind.values())), 0, -1):
+            chosen = [task for kind in kinds for task in by_kind[kind][:most]]
+            if len(chosen) * per_task * times <= budget:
+                return chosen, times
+    raise UsageError(
+        f"One prompt of each kind, once, takes about {len(kinds) * per_task / 60:.1f} minutes; the budget is "
+        f"{budget / 60:.1f}.",
+        hint="Give a larger --budget, or fewer --kinds, --k, --temp, or a smaller -n.",
+    )
+
+
+def by_setting(cells: Mapping[tuple[str, Setting], Cell]) -> dict[Setting, list[Cell]]:
+    """The cells of each setting, in order of measuring."""
+    found: dict[Setting, list[Cell]] = {}
+    for (_, setting), cell in cells.items():
+        found.setdefault(setting, []).append(cell)
+    return found
+
+
+def median_speedup(cells: Sequence[Cell]) -> float:
+    """Of a setting: the median of its kinds of text."""
+    return statistics.median(cell.speedup for cell in cells)

@@ -1,0 +1,319 @@
+"""`specdec bench`: what drafting is worth on this machine, by kind of text."""
+
+import json
+import os
+import shlex
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from specdec_cli.commands.options import find, layers, quantize, say
+from specdec_cli.commands.pull import offer_to_pull
+from specdec_cli.errors import TextDiffers, UsageError
+from specdec_cli.guard import guard_terminal
+from specdec_cli.interrupt import raise_on_sigterm
+
+if TYPE_CHECKING:
+    from specdec_cli.bench import Bench, Setting, Task
+    from specdec_cli.bench_report import Results
+    from specdec_cli.costs import CostCurve
+    from specdec_cli.kinds import BenchPrompt
+    from specdec_cli.pairing import Pair
+    from specdec_cli.plan import PairRequest
+    from specdec_cli.resolve import Resolved
+
+SEED = 1
+
+_WHAT = "What is measured"
+_HOW = "GPU, memory, threads"
+_OUT = "Output"
+
+
+def bench(
+    model: Annotated[str, typer.Argument(help="A preset's name, or the path of the target's GGUF file.")],
+    *,
+    draft: Annotated[
+        str | None, typer.Option(help="Draft GGUF; a preset brings its own.", rich_help_panel=_WHAT)
+    ] = None,
+    drafter: Annotated[
+        str | None,
+        typer.Option(help="Who drafts, with commas: model, ngram (both, if there is a draft).", rich_help_panel=_WHAT),
+    ] = None,
+    k: Annotated[str, typer.Option("-k", "--k", help="Draft lengths, with commas.", rich_help_panel=_WHAT)] = "1,2,4,8",
+    temp: Annotated[
+        str | None, typer.Option(help="Temperatures, with commas (0 and the preset's).", rich_help_panel=_WHAT)
+    ] = None,
+    p_min: Annotated[
+        str, typer.Option(help="Least confidence of a draft token, with commas.", rich_help_panel=_WHAT)
+    ] = "0",
+    n: Annotated[int, typer.Option("-n", min=8, help="Tokens of each answer.", rich_help_panel=_WHAT)] = 96,
+    repeats: Annotated[int, typer.Option(min=1, help="Times everything is measured.", rich_help_panel=_WHAT)] = 2,
+    kinds: Annotated[str | None, typer.Option(help="Kinds of text, with commas (all).", rich_help_panel=_WHAT)] = None,
+    prompts: Annotated[
+        Path | None,
+        typer.Option(help="Your own prompts: a text, or JSON lines with kind and prompt.", rich_help_panel=_WHAT),
+    ] = None,
+    ctx_fill: Annotated[
+        str | None, typer.Option(help="Cost of passes at these contexts, too, with commas.", rich_help_panel=_WHAT)
+    ] = None,
+    budget: Annotated[float, typer.Option(min=0.1, help="Minutes it may take, about.", rich_help_panel=_WHAT)] = 10.0,
+    ctx: Annotated[int | None, typer.Option(min=0, help="Context in tokens.", rich_help_panel=_HOW)] = None,
+    kv: Annotated[str, typer.Option(help="Type of the target's cache.", rich_help_panel=_HOW)] = "f16",
+    kv_draft: Annotated[str, typer.Option(help="Type of the draft's cache.", rich_help_panel=_HOW)] = "f16",
+    threads: Annotated[int | None, typer.Option(min=1, help="Threads of both models.", rich_help_panel=_HOW)] = None,
+    ngl: Annotated[str, typer.Option(help="Layers of the target on the GPU.", rich_help_panel=_HOW)] = "auto",
+    ngl_draft: Annotated[str, typer.Option(help="Layers of the draft on the GPU.", rich_help_panel=_HOW)] = "auto",
+    json_file: Annotated[
+        Path | None,
+        typer.Option("--json", help="Write everything as JSON to FILE (- for stdout).", rich_help_panel=_OUT),
+    ] = None,
+    csv_file: Annotated[
+        Path | None, typer.Option("--csv", help="Write the cells as CSV.", rich_help_panel=_OUT)
+    ] = None,
+    md_file: Annotated[
+        Path | None, typer.Option("--md", help="Write verdict and table as Markdown.", rich_help_panel=_OUT)
+    ] = None,
+) -> None:
+    """Measure plain decoding and drafting by turns, and hold every text against plain decoding's.
+
+    Ctrl-C ends the measuring and shows what there is so far. Exit code 9 if a text is not plain decoding's and no
+    near tie explains it.
+    """
+    guard_terminal()
+    raise_on_sigterm()
+    from specdec_cli.bench import Bench
+    from specdec_cli.kinds import SHIPPED, choose, read_prompts
+    from specdec_cli.llama.abort import AbortFlag
+    from specdec_cli.pairing import open_pair
+    from specdec_cli.plan import PairRequest
+    from specdec_cli.resolve import resolve
+    from specdec_cli.sampling import SamplingParams
+
+    outputs = {"json": json_file, "csv": csv_file, "md": md_file}
+    for file in outputs.values():
+        _check_writable(file)
+    chosen = choose(read_prompts(prompts or SHIPPED), _words(kinds))
+    fills = _whole(ctx_fill, "--ctx-fill")
+    offer_to_pull(model, draft)
+    files = resolve(model, draft, quantize, find, say)
+    sampling = files.preset.sampling if files.preset is not None else SamplingParams()
+    temperatures = _numbers(temp, "--temp") or sorted({0.0, sampling.temperature})
+    settings = _settings(files, _words(drafter), _whole(k, "--k"), temperatures, _numbers(p_min, "--p-min"))
+    request = PairRequest(
+        target=files.target,
+        draft=files.draft,
+        drafter="none",
+        k=max(setting.k for setting in settings),
+        seed=SEED,
+        sampling=replace(sampling, temperature=temperatures[0]),
+        gpu_layers=layers(ngl, "--ngl"),
+        gpu_layers_draft=layers(ngl_draft, "--ngl-draft"),
+        cache_type=kv,
+        cache_type_draft=kv_draft,
+        n_ctx=ctx,
+        threads=threads,
+        force=True,
+    )
+    with open_pair(request, say=say, abort=AbortFlag()) as pair:
+        tasks = _tasks(pair, chosen, n)
+        measuring = Bench(pair, sampling, n, time.perf_counter)
+        curves = _curves(measuring, pair, tasks, [len(tasks[0].ids) + n // 2, *fills], request.k, temperatures[0])
+        _measure(measuring, tasks, settings, repeats, 60 * budget)
+        results = _results(measuring, curves, _facts(pair, request, n, repeats))
+    _report(results, outputs)
+
+
+def _settings(
+    files: "Resolved", drafters: list[str], ks: list[int], temperatures: list[float], p_mins: list[float]
+) -> "list[Setting]":
+    """Every combination; lookup in the text, unless asked for, only with the longest drafts, which cost it nothing."""
+    from specdec_cli.bench import Setting
+
+    if not all(key > 0 for key in ks) or not ks:
+        raise UsageError("--k needs lengths of 1 or more.", hint="Plain decoding is always measured beside them.")
+    wanted = drafters or (["model", "ngram"] if files.draft is not None else ["ngram"])
+    unknown = set(wanted) - {"model", "ngram"}
+    if unknown:
+        raise UsageError(f"--drafter cannot be {min(unknown)!r}.", hint="Use model, ngram or both: model,ngram.")
+    if "model" in wanted and files.draft is None:
+        raise UsageError("There is no draft model to measure.", hint="Give one with --draft, or use --drafter ngram.")
+    found = []
+    for temperature in temperatures:
+        if "model" in wanted:
+            found += [Setting("model", k, temperature, p_min) for p_min in p_mins or [0.0] for k in ks]
+        if "ngram" in wanted:
+            found += [Setting("ngram", k, temperature) for k in (ks if drafters else [max(ks)])]
+    return found
+
+
+def _tasks(pair: "Pair", prompts: "Sequence[BenchPrompt]", n: int) -> "list[Task]":
+    """The prompts as ids, in the model's chat format if it has one; a chat's earlier turns are answered plainly."""
+    from specdec_cli.bench import Task, answered
+    from specdec_cli.prompts import conversation, text_ids
+
+    tasks, limit = [], pair.target.session.n_ctx
+    for prompt in prompts:
+        talk = conversation(pair.target.model, system=None, thinking=None, now=datetime.now)
+        if talk is None:
+            ids = text_ids(pair.target.model, "\n\n".join(prompt.turns))
+        else:
+            for turn in prompt.turns[:-1]:
+                answer = answered(pair, talk.ask(turn), n)
+                talk.answered(answer, b"".join(map(pair.target.model.token_bytes, answer)).decode("utf-8", "replace"))
+            ids = talk.ask(prompt.turns[-1])
+        if len(ids) + n >= limit:
+            say(f"A prompt of kind {prompt.kind} is left out: its {len(ids)} tokens and {n} more do not fit {limit}.")
+        else:
+            tasks.append(Task(prompt.kind, tuple(ids)))
+    if not tasks:
+        raise UsageError("No prompt fits the context.", hint="Use a larger --ctx, a smaller -n or shorter prompts.")
+    return tasks
+
+
+def _curves(
+    measuring: "Bench", pair: "Pair", tasks: "Sequence[Task]", contexts: list[int], k: int, temperature: float
+) -> "list[CostCurve]":
+    """What passes cost at each context, the one that the runs have first."""
+    text = [token for task in tasks for token in task.ids]
+    curves = []
+    for context in contexts:
+        if not 0 < context <= pair.target.session.n_ctx - k - 10:
+            raise UsageError(
+                f"--ctx-fill {context} does not fit a context of {pair.target.session.n_ctx}.",
+                hint="Use a larger --ctx.",
+            )
+        say(f"Measuring what passes of 1 to {k + 1} tokens cost after {context} tokens ...")
+        curves.append(measuring.cost_curve(text, context, k + 1, temperature))
+    return curves
+
+
+def _measure(
+    measuring: "Bench", tasks: "Sequence[Task]", settings: "Sequence[Setting]", repeats: int, budget: float
+) -> None:
+    """Within the budget in seconds, after saying what is going to be measured. Ctrl-C keeps what there is."""
+    from specdec_cli.bench import within_budget
+    from specdec_cli.ui.steps import Steps
+    from specdec_cli.ui.terminal import Terminal
+
+    seconds_per_run = measuring.warm_up(tasks[0], settings)
+    chosen, repeats = within_budget(tasks, settings, repeats, seconds_per_run, budget)
+    n_runs = measuring.n_runs(chosen, settings, repeats)
+    kinds = dict.fromkeys(task.kind for task in chosen)
+    say(
+        f"{len(chosen)} prompts of {len(kinds)} kinds, {len(settings)} settings, {repeats} times: {n_runs} answers, "
+        f"about {n_runs * seconds_per_run / 60:.1f} minutes. Ctrl-C shows what there is so far."
+    )
+    try:
+        with Steps(n_runs, "measuring", Terminal(sys.stderr, os.environ), say) as steps:
+            for _ in measuring.measure(chosen, settings, repeats):
+                steps.step()
+    except KeyboardInterrupt:
+        say("Stopped: these are the results so far.")
+
+
+def _results(measuring: "Bench", curves: "Sequence[CostCurve]", facts: dict[str, Any]) -> "Results":
+    from specdec_cli.bench_report import Results
+
+    if not measuring.cells:
+        raise UsageError("Nothing was measured yet.", hint="Let it run until the first prompt is done.")
+    return Results(measuring.cells, tuple(curves), facts)
+
+
+def _facts(pair: "Pair", request: "PairRequest", n: int, repeats: int) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    from specdec_cli.document import plain, versions
+    from specdec_cli.llama.devices import gpu_devices
+    from specdec_cli.machine import available_memory, processor, usable_cores
+
+    machine = {
+        "cpu": processor(),
+        "cores": usable_cores(),
+        "free_memory_bytes": available_memory(),
+        "gpus": [device.name for device in gpu_devices()],
+    }
+    models = [("target", pair.target)] + ([("draft", pair.draft)] if pair.draft is not None else [])
+    return {
+        "date": datetime.now().astimezone().isoformat(timespec="seconds"),
+        "machine": machine,
+        "versions": versions(),
+        "files": [_file(role, opened.model.path) for role, opened in models],
+        "command": shlex.join(["specdec", *sys.argv[1:]]),
+        "settings": plain({**asdict(request), "max_tokens": n, "repeats": repeats}),
+    }
+
+
+def _file(role: str, path: Path) -> dict[str, Any]:
+    from specdec_cli.derive import file_sha256
+
+    real = path.resolve()
+    known = len(real.name) == 64  # a blob of the Hub's cache is called by its hash
+    sha256 = real.name if known else file_sha256(real)
+    return {"role": role, "name": path.name, "bytes": real.stat().st_size, "sha256": sha256}
+
+
+def _report(results: "Results", outputs: dict[str, Path | None]) -> None:
+    from specdec_cli import bench_report
+    from specdec_cli.ui.clean import printable
+    from specdec_cli.ui.table import write_table
+    from specdec_cli.ui.terminal import Terminal
+
+    texts = {
+        "json": lambda: json.dumps(bench_report.document(results), indent=1) + "\n",
+        "csv": lambda: bench_report.as_csv(results),
+        "md": lambda: bench_report.as_markdown(results),
+    }
+    on_stdout = False
+    for name, file in outputs.items():
+        if file is not None and str(file) == "-":
+            on_stdout = True
+            sys.stdout.write(texts[name]())
+        elif file is not None:
+            file.write_text(texts[name](), encoding="utf-8")
+            say(f"Written: {file}")
+    if not on_stdout:
+        terminal = Terminal(sys.stdout, os.environ)
+        numbers = " ".join(bench_report.HEADERS[3:11])
+        write_table(bench_report.HEADERS, bench_report.table(results), terminal, right=numbers)
+        print()
+        write_table(bench_report.COST_HEADERS, bench_report.cost_table(results), terminal, right="ms")
+        print()
+        for line in bench_report.verdict(results):
+            print(printable(line))
+    if results.has_bug:
+        raise TextDiffers(
+            "A text differs from plain decoding's, and no near tie explains it.",
+            hint="This is a bug: please report it with the JSON document (--json).",
+        )
+
+
+def _check_writable(file: Path | None) -> None:
+    """Before hours of measuring, not after."""
+    if file is not None and str(file) != "-" and not os.access(file.parent if not file.exists() else file, os.W_OK):
+        raise UsageError(f"{file} cannot be written.", hint="Check the folder.")
+
+
+def _words(text: str | None) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()] if text else []
+
+
+def _numbers(text: str | None, option: str) -> list[float]:
+    try:
+        return [float(part) for part in _words(text)]
+    except ValueError as error:
+        raise UsageError(f"{option} cannot be {text!r}.", hint="Give numbers with commas, such as 0,0.7,1.") from error
+
+
+def _whole(text: str | None, option: str) -> list[int]:
+    try:
+        return [int(part) for part in _words(text)]
+    except ValueError as error:
+        raise UsageError(
+            f"{option} cannot be {text!r}.", hint="Give whole numbers with commas, such as 1,2,4."
+        ) from error

@@ -1,0 +1,333 @@
+"""The benchmark: acceptance as theory has it, ratios from neighbours, texts compared, budgets kept."""
+
+import csv
+import io
+import itertools
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from cli import Done, Models, inside
+from planted import PlantedPair, write_pair
+
+from specdec_cli import bench_report
+from specdec_cli.bench import Bench, Cell, Run, Setting, Task, median_speedup, within_budget
+from specdec_cli.costs import CostCurve
+from specdec_cli.errors import UsageError
+from specdec_cli.kinds import BenchPrompt, choose, read_prompts
+from specdec_cli.llama.abort import AbortFlag
+from specdec_cli.pairing import Pair, open_pair
+from specdec_cli.plan import PairRequest
+from specdec_cli.same import Comparison, compare
+from specdec_cli.sampling import SamplingParams
+from specdec_cli.stats import RunStats
+from specdec_cli.types import Round
+
+PURE = SamplingParams(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
+
+
+@pytest.fixture(scope="module")
+def pair_files(tmp_path_factory: pytest.TempPathFactory) -> PlantedPair:
+    return write_pair(tmp_path_factory.mktemp("bench"), amount=0.5)
+
+
+@pytest.fixture
+def pair(pair_files: PlantedPair) -> Iterator[Pair]:
+    request = PairRequest(
+        pair_files.target, pair_files.draft, "none", 8, seed=1, sampling=PURE, threads=1, cache_type="f32", force=True
+    )
+    with open_pair(request, say=lambda _: None, abort=AbortFlag()) as opened:
+        yield opened
+
+
+def bench_of(pair: Pair, n: int = 40) -> Bench:
+    clock = itertools.count()
+    return Bench(pair, PURE, n, lambda: float(next(clock)))
+
+
+TASKS = [Task("a", (1, 300, 301)), Task("b", (1, 310, 302, 305))]
+
+
+def test_acceptance_is_within_a_point_of_theory(pair: Pair, pair_files: PlantedPair) -> None:
+    """At temperature 0 a draft token stands where both chains' likeliest followers are the same."""
+    agrees = pair_files.p.argmax(axis=1) == pair_files.q.argmax(axis=1)
+    measuring = bench_of(pair, 400)
+    token = 300
+    expected: list[bool] = []
+    setting = Setting("model", 1, 0.0)
+    run = measuring.run(Task("a", (1, token)), setting)
+    last = token
+    for round_ in run.rounds:
+        expected += [bool(agrees[last])] if round_.drafted else []
+        last = round_.tokens[-1]
+    assert run.stats.acceptance == pytest.approx(float(np.mean(expected)), abs=0.01)
+
+
+def test_each_ratio_is_to_the_plain_runs_beside_it(pair: Pair) -> None:
+    """With a clock that ticks once a call, every round takes as long, and ratios are ratios of tokens per round."""
+    measuring = bench_of(pair)
+    settings = [Setting("model", 2, 1.0), Setting("ngram", 4, 1.0)]
+    steps = list(measuring.measure(TASKS, settings, 2))
+    assert len(steps) == measuring.n_runs(TASKS, settings, 2) == 16
+    assert set(measuring.cells) == {(task.kind, setting) for task in TASKS for setting in settings}
+    for cell in measuring.cells.values():
+        assert len(cell.runs) == len(cell.ratios) == 2
+        assert cell.plain_speed > 0
+        assert cell.worst == Comparison("same")
+        per_round = [run.stats.tokens / run.stats.passes for run in cell.runs]
+        assert cell.tokens_per_pass == pytest.approx(np.mean(per_round))
+
+
+def test_what_is_measured_before_an_interruption_is_kept(pair: Pair) -> None:
+    measuring = bench_of(pair)
+    steps = measuring.measure(TASKS, [Setting("model", 2, 0.0)], 5)
+    for _ in range(3):
+        next(steps)
+    steps.close()
+    assert [kind for kind, _ in measuring.cells] == ["a"]
+
+
+def test_the_curve_has_every_width_and_repeats_a_short_text(pair: Pair) -> None:
+    curve = bench_of(pair).cost_curve(TASKS[0].ids, 50, 5, 0.0)
+    assert (list(curve.target), curve.context) == ([1, 2, 3, 4, 5], 50)
+    assert all(seconds > 0 for seconds in curve.target.values())
+    assert curve.draft > 0
+
+
+def run_of(*rounds: Round) -> Run:
+    stats = RunStats()
+    for round_ in rounds:
+        stats.add(round_)
+    return Run(tuple(t for r in rounds for t in r.tokens), rounds, stats)
+
+
+FIRST = Round((), 0, 7, seconds=1.0)
+
+
+def test_a_prediction_of_fixed_lengths_uses_the_chances_by_position() -> None:
+    curve = CostCurve(0, {1: 1.0, 3: 1.5}, 0.25)
+    cell = Cell("a", Setting("model", 2, 0.0), [run_of(FIRST, Round((1, 2), 2, 3), Round((1, 2), 0, 3))])
+    # Half of the drafts are kept whole: 1 + 0.5 + 0.5 tokens in 1.5 + 2.5 * 0.25 seconds.
+    assert cell.by_position == [0.5, 1.0]
+    assert cell.predicted(curve) == pytest.approx(2 / (1.5 + 2.5 * 0.25))
+    assert cell.predicted(CostCurve(0, {1: 1.0}, 0.25)) is None
+
+
+def test_a_prediction_of_uneven_lengths_counts_each_round() -> None:
+    curve = CostCurve(0, {1: 1.0, 2: 1.2, 4: 1.6}, 0.25)
+    rounds = (FIRST, Round((1, 2, 3), 3, 4), Round((), 0, 5), Round((6,), 0, 7))
+    cell = Cell("a", Setting("ngram", 3, 0.0), [run_of(*rounds)])
+    assert cell.predicted(curve) == pytest.approx(6 / (1.6 + 1.0 + 1.2))
+    with_model = replace(cell.setting, drafter="model", p_min=0.5)
+    assert Cell("a", with_model, cell.runs).predicted(curve) == pytest.approx(6 / (3.8 + 0.25 * (4 + 0 + 1)))
+
+
+def test_a_text_that_differs_without_a_tie_is_a_bug(pair: Pair) -> None:
+    measuring = bench_of(pair)
+    task, rule = TASKS[0], pair.rule
+    plain = measuring.run(task, Setting("none", 0, 1.0)).ids
+    target = pair.target.session
+    assert compare(target, rule, task.ids, plain, plain, 4) == Comparison("same")
+    other = (*plain[:5], plain[5] + 1, *plain[6:])
+    found = compare(target, rule, task.ids, plain, other, 4)
+    assert (found.verdict, found.position, found.noise) == ("bug", 5, 0.0)
+    assert found.gap > 0
+    assert compare(target, rule, task.ids, plain, plain[:-1], 4).verdict == "bug"
+
+
+def test_a_text_that_differs_at_a_tie_is_a_tie(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    measuring = bench_of(pair)
+    task, rule = TASKS[0], pair.rule
+    plain = measuring.run(task, Setting("none", 0, 1.0)).ids
+    other = (*plain[:5], plain[5] + 1, *plain[6:])
+    gap = compare(pair.target.session, rule, task.ids, plain, other, 4).gap
+    monkeypatch.setattr("specdec_cli.same.width_noise", lambda *_: gap)
+    found = compare(pair.target.session, rule, task.ids, plain, other, 4)
+    assert (found.verdict, found.gap, found.noise) == ("tie", gap, gap)
+
+
+def test_a_budget_takes_prompts_first_then_repeats() -> None:
+    tasks = [Task(kind, (1,)) for kind in ("a", "a", "a", "b", "b")]
+    settings = [Setting("model", 1, 0.0), Setting("model", 2, 0.0)]  # 4 runs a task with the two plain ones
+
+    def chosen(budget: float) -> tuple[str, int]:
+        found, repeats = within_budget(tasks, settings, 2, 1.0, budget)
+        return "".join(task.kind for task in found), repeats
+
+    assert chosen(40) == ("aaabb", 2)
+    assert chosen(39) == ("aabb", 2)
+    assert chosen(20) == ("ab", 2)
+    assert chosen(15) == ("ab", 1)
+    with pytest.raises(UsageError, match=r"takes about 0.1 minutes; the budget is 0.1") as caught:
+        chosen(7)
+    assert "--budget" in str(caught.value.hint)
+
+
+# --- the words --------------------------------------------------------------------------------------------
+
+
+def results(*speedups: float, verdict: str = "same") -> bench_report.Results:
+    cells = {}
+    for i, speedup in enumerate(speedups):
+        setting = Setting("model", 2, 0.0)
+        run = run_of(FIRST, Round((1, 2), 2, 3, seconds=1.0))
+        comparison = Comparison("same") if verdict == "same" else Comparison(verdict, 7, 0.5, 0.2)  # type: ignore[arg-type]
+        cells[f"kind{i}", setting] = Cell(f"kind{i}", setting, [run], [speedup], [1.0], [comparison])
+    curve = CostCurve(10, {1: 1.0, 2: 1.2, 3: 1.5}, 0.1)
+    facts = {"machine": {"cpu": "x"}, "versions": {"specdec": "1"}, "files": [], "command": "specdec bench x"}
+    return bench_report.Results(cells, (curve,), facts)
+
+
+@pytest.mark.parametrize(
+    ("speedups", "words"),
+    [
+        (
+            (1.5, 1.2, 0.9),
+            "Drafting pays here: model k 2 at temperature 0 is 1.20 times as fast as plain",
+        ),
+        ((1.0, 1.01), "Drafting makes no difference here"),
+        ((0.9, 0.8, 0.7), "Drafting slows this down: even the best, model k 2 at temperature 0, is 0.80 times"),
+        ((1.3,), "is 1.30 times as fast as plain decoding (on kind0)."),
+    ],
+)
+def test_the_verdict_is_the_median_in_words(speedups: tuple[float, ...], words: str) -> None:
+    lines = bench_report.verdict(results(*speedups))
+    assert words in lines[0]
+    assert ("Use --draft none." in lines) == (lines[0].startswith("Drafting slows"))
+    assert median_speedup(list(results(*speedups).cells.values())) == pytest.approx(np.median(speedups))
+
+
+def test_a_prediction_that_is_far_off_is_said() -> None:
+    assert not any("prediction" in line for line in bench_report.verdict(results(3 / 1.8)))
+    assert any("1 of 1 cells the prediction is off" in line for line in bench_report.verdict(results(0.5)))
+
+
+def test_ties_and_bugs_are_said_and_bugs_are_known() -> None:
+    assert "token by token, in all 2 cells" in bench_report.verdict(results(1.0, 1.0))[-1]
+    assert (
+        "near ties in 1 of 1 cells: the largest gap overcome is 0.5"
+        in bench_report.verdict(results(1, verdict="tie"))[-1]
+    )
+    assert "BUG: on kind0" in bench_report.verdict(results(1, verdict="bug"))[-1]
+    assert [results(1, verdict=v).has_bug for v in ("same", "tie", "bug")] == [False, False, True]
+
+
+def test_the_forms_agree() -> None:
+    found = results(1.5, 0.9)
+    document = bench_report.document(found)
+    assert [cell["speedup"] for cell in document["cells"]] == [1.5, 0.9]
+    assert {
+        "kind", "temperature", "drafter", "k", "tokens_per_second", "plain_tokens_per_second", "speedup",
+        "predicted_speedup", "acceptance", "tokens_per_pass", "accepted_per_position", "same_output",
+    } <= set(document["cells"][0])  # fmt: skip
+    assert document["cost_curve"][0]["target_seconds_by_width"] == {"1": 1.0, "2": 1.2, "3": 1.5}
+    rows = list(csv.DictReader(io.StringIO(bench_report.as_csv(found))))
+    assert [float(row["speedup"]) for row in rows] == [1.5, 0.9]
+    markdown = bench_report.as_markdown(found)
+    assert markdown.count("\n| kind") == 3
+    assert "- command: `specdec bench x`" in markdown
+    assert "0.90 slower" in markdown
+    assert [row[0] for row in bench_report.cost_table(found)] == ["1", "2", "3", "draft"]
+
+
+# --- prompts ----------------------------------------------------------------------------------------------
+
+
+def test_prompts_of_ones_own(tmp_path: Path) -> None:
+    lines = tmp_path / "p.jsonl"
+    lines.write_text('{"kind": "x", "prompt": "a"}\n\n{"turns": ["b", "c"]}\n')
+    assert read_prompts(lines) == [BenchPrompt("x", ("a",)), BenchPrompt("own", ("b", "c"))]
+    assert choose(read_prompts(lines), ["own"]) == [BenchPrompt("own", ("b", "c"))]
+    text = tmp_path / "p.txt"
+    text.write_text(" one text \n over lines\n")
+    assert read_prompts(text) == [BenchPrompt("own", ("one text \n over lines",))]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "holds no prompt"),
+        ("{", "line 1 is not JSON"),
+        ('{"kind": "x"}', "line 1 has no prompt"),
+        ("[1]", "line 1 has no prompt"),
+        ('{"prompt": " "}', "line 1 has no prompt"),
+        ('{"prompt": 3}', "line 1 has no prompt"),
+        ('{"turns": "a"}', "line 1 has no prompt"),
+    ],
+)
+def test_prompts_that_are_none(tmp_path: Path, text: str, words: str) -> None:
+    file = tmp_path / "p.jsonl"
+    file.write_text(text)
+    with pytest.raises(UsageError, match=words):
+        read_prompts(file)
+
+
+# --- the command ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
+    return Models(tmp_path_factory.mktemp("models"))
+
+
+def benched(models: Models, *arguments: object) -> Done:
+    usual = ("--draft", models.draft, "--threads", 1, "-n", 16, "--repeats", 1, "--temp", "0,1", "-k", "1,3")
+    return inside("bench", models.words, *usual, *arguments)
+
+
+def test_bench_tells_a_verdict_and_writes_every_form(models: Models, tmp_path: Path) -> None:
+    names = {form: tmp_path / f"out.{form}" for form in ("json", "csv", "md")}
+    done = benched(models, "--kinds", "code,story", *(x for form, file in names.items() for x in (f"--{form}", file)))
+    assert done.code == 0, done.err
+    assert "times plain decoding" in done.out or "as fast as plain decoding" in done.out
+    assert "token by token, in all 12 cells" in done.out
+    document = json.loads(names["json"].read_text())
+    assert {"machine", "versions", "files", "command", "cost_curve", "cells"} <= set(document)
+    assert len(document["cells"]) == 2 * 2 * 3
+    assert {cell["same_output"] for cell in document["cells"]} == {"same"}
+    assert document["files"][0]["sha256"] != document["files"][1]["sha256"]
+    assert len(names["csv"].read_text().splitlines()) == 1 + 12
+    assert "specdec bench" in names["md"].read_text()
+
+
+def test_json_on_stdout_is_all_there_is(models: Models) -> None:
+    done = benched(models, "--kinds", "json", "--json", "-", "--temp", "0", "--drafter", "ngram")
+    assert len(json.loads(done.out)["cells"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("-k", "0"), "--k needs lengths of 1 or more."),
+        (("-k", "auto"), "--k cannot be 'auto'."),
+        (("--temp", "hot"), "--temp cannot be 'hot'."),
+        (("--drafter", "magic"), "--drafter cannot be 'magic'."),
+        (("--kinds", "poems"), "There are no prompts of kind 'poems'."),
+        (("--prompts", "/nowhere.txt"), "/nowhere.txt cannot be read"),
+        (("--json", "/nowhere/x.json"), "/nowhere/x.json cannot be written."),
+        (("--ctx", "64"), "No prompt fits the context."),
+        (("--ctx-fill", "100000"), "--ctx-fill 100000 does not fit a context of"),
+        (("-k", "600"), "does not fit one pass"),
+    ],
+)
+def test_wrong_use_is_told_before_anything_is_measured(models: Models, arguments: tuple[str, ...], words: str) -> None:
+    done = benched(models, "--kinds", "code", *arguments) if "--kinds" not in arguments else benched(models, *arguments)
+    assert done.code == 2, done.err
+    assert f"Error: {words}" in done.err or words in done.err
+    assert "Hint: " in done.err
+
+
+def test_no_draft_and_no_time(models: Models) -> None:
+    done = inside("bench", models.words, "--drafter", "model", "--threads", 1)
+    assert (done.code, "There is no draft model to measure." in done.err) == (2, True)
+
+
+def test_a_bug_has_an_exit_code_of_its_own(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("specdec_cli.bench.compare", lambda *_: Comparison("bug", 3, 1.0, 0.0))
+    done = benched(models, "--kinds", "code", "--temp", "0")
+    assert done.code == 9
+    assert "BUG: on code" in done.out
+    assert "no near tie explains it" in done.err
