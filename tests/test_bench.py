@@ -331,3 +331,47 @@ def test_a_bug_has_an_exit_code_of_its_own(models: Models, monkeypatch: pytest.M
     assert done.code == 9
     assert "BUG: on code" in done.out
     assert "no near tie explains it" in done.err
+
+
+# --- comparing --------------------------------------------------------------------------------------------
+
+
+def written(folder: Path, name: str, *cells: tuple[str, float, float]) -> Path:
+    """A benchmark of cells (kind, speedup, half of its range)."""
+    rows = [
+        {"kind": kind, "temperature": 0.0, "drafter": "model", "k": 2, "p_min": 0.0, "speedup": speedup,
+         "speedup_range": [speedup - half, speedup + half]}
+        for kind, speedup, half in cells
+    ]  # fmt: skip
+    file = folder / name
+    file.write_text(json.dumps({"machine": {"cpu": name[0]}, "cells": rows}))
+    return file
+
+
+def test_differences_within_the_spread_are_noise(tmp_path: Path) -> None:
+    before = written(
+        tmp_path, "a.json", ("code", 1.0, 0.01), ("story", 1.0, 0.2), ("json", 1.0, 0.0), ("math", 1.0, 0.0)
+    )
+    after = written(
+        tmp_path, "b.json", ("code", 1.1, 0.01), ("story", 1.1, 0.01), ("json", 0.9, 0.0), ("math", 1.02, 0.0)
+    )
+    done = inside("bench", "--compare", before, after)
+    assert done.code == 0, done.err
+    verdicts = {line.split()[5].strip(","): line.split()[4] for line in done.out.splitlines()[1:5]}
+    assert verdicts == {"code": "faster", "story": "noise", "json": "slower", "math": "noise"}
+    assert "2 of 4 cells differ beyond noise: 1 faster, 1 slower." in done.out
+    assert "machine differ" in done.out
+
+
+def test_what_cannot_be_compared(tmp_path: Path) -> None:
+    good, other = written(tmp_path, "a.json", ("code", 1.0, 0.1)), written(tmp_path, "b.json", ("x", 1.0, 0.1))
+    bad = tmp_path / "c.json"
+    bad.write_text("[]")
+    for pair, words in (
+        ((good, tmp_path / "none.json"), "none.json cannot be read"),
+        ((good, bad), "c.json is no benchmark."),
+        ((good, other), "have no cell in common"),
+    ):
+        done = inside("bench", "--compare", *pair)
+        assert (done.code, words in done.err) == (2, True), done.err
+    assert "No model was named." in inside("bench").err

@@ -36,8 +36,12 @@ _OUT = "Output"
 
 
 def bench(
-    model: Annotated[str, typer.Argument(help="A preset's name, or the path of the target's GGUF file.")],
+    model: Annotated[str | None, typer.Argument(help="A preset's name, or the path of the target's GGUF file.")] = None,
     *,
+    compare: Annotated[
+        tuple[Path, Path] | None,
+        typer.Option(metavar="A.json B.json", help="Measure nothing: say which differences of two are beyond noise."),
+    ] = None,
     draft: Annotated[
         str | None, typer.Option(help="Draft GGUF; a preset brings its own.", rich_help_panel=_WHAT)
     ] = None,
@@ -85,6 +89,10 @@ def bench(
     Ctrl-C ends the measuring and shows what there is so far. Exit code 9 if a text is not plain decoding's and no
     near tie explains it.
     """
+    if compare is not None:
+        return _compare(*compare)
+    if model is None:
+        raise UsageError("No model was named.", hint="Give a preset's name or a GGUF file.")
     guard_terminal()
     raise_on_sigterm()
     from specdec_cli.bench import Bench
@@ -127,6 +135,7 @@ def bench(
         _measure(measuring, tasks, settings, repeats, 60 * budget)
         results = _results(measuring, curves, _facts(pair, request, n, repeats))
     _report(results, outputs)
+    return None
 
 
 def _settings(
@@ -291,6 +300,38 @@ def _report(results: "Results", outputs: dict[str, Path | None]) -> None:
             "A text differs from plain decoding's, and no near tie explains it.",
             hint="This is a bug: please report it with the JSON document (--json).",
         )
+
+
+def _compare(before: Path, after: Path) -> None:
+    from specdec_cli.bench_compare import changed_facts, differences, read_document
+    from specdec_cli.ui.table import write_table
+    from specdec_cli.ui.terminal import Terminal
+
+    old, new = read_document(before), read_document(after)
+    found = differences(old, new)
+    rows = [
+        (
+            f"{d.before:.2f}",
+            f"{d.after:.2f}",
+            f"{d.change:+.1%}",
+            f"{d.noise:.1%}",
+            ("faster" if d.change > 0 else "slower") if d.is_real else "noise",
+            d.name,
+        )
+        for d in found
+    ]
+    write_table(
+        ("before", "after", "change", "noise", "verdict", "cell"),
+        rows,
+        Terminal(sys.stdout, os.environ),
+        right="before after change noise",
+    )
+    print()
+    for note in changed_facts(old, new):
+        print(f"Note: {note}.")
+    real = [d for d in found if d.is_real]
+    faster = sum(d.change > 0 for d in real)
+    print(f"{len(real)} of {len(found)} cells differ beyond noise: {faster} faster, {len(real) - faster} slower.")
 
 
 def _check_writable(file: Path | None) -> None:

@@ -1,0 +1,84 @@
+"""Two benchmarks side by side: which differences are more than what measuring again would give."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from specdec_cli.errors import UsageError
+
+SMALLEST = 0.03
+"""The same machine gives so much between two runs of a benchmark (docs/benchmarks.md)."""
+_KEY = ("kind", "temperature", "drafter", "k", "p_min")
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One cell in both: `before` and `after` are speedups, `noise` the share that chance may have brought."""
+
+    name: str
+    before: float
+    after: float
+    noise: float
+
+    @property
+    def change(self) -> float:
+        return self.after / self.before - 1
+
+    @property
+    def is_real(self) -> bool:
+        return abs(self.change) > self.noise
+
+
+def read_document(file: Path) -> Mapping[str, Any]:
+    """A document that `bench --json` wrote. Raises UsageError."""
+    try:
+        data = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{file} cannot be read: {error}.", hint="Give two files that bench --json wrote.") from error
+    cells = data.get("cells") if isinstance(data, dict) else None
+    needed = {*_KEY, "speedup", "speedup_range"}
+    if not isinstance(cells, list) or not all(isinstance(cell, dict) and needed <= cell.keys() for cell in cells):
+        raise UsageError(f"{file} is no benchmark.", hint="Give two files that bench --json wrote.")
+    document: Mapping[str, Any] = data
+    return document
+
+
+def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Difference]:
+    """Every cell that both have. Raises UsageError if there is none."""
+    old = {_key(cell): cell for cell in before["cells"]}
+    found = [_difference(old[_key(cell)], cell) for cell in after["cells"] if _key(cell) in old]
+    if not found:
+        raise UsageError("The two benchmarks have no cell in common.", hint="Measure the same kinds and settings.")
+    return found
+
+
+def changed_facts(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+    """What else is not the same: machine, versions, files."""
+    notes = []
+    for what in ("machine", "versions", "files"):
+        if before.get(what) != after.get(what):
+            notes.append(f"{what} differ")
+    return notes
+
+
+def _key(cell: Mapping[str, Any]) -> tuple[Any, ...]:
+    return tuple(cell[name] for name in _KEY)
+
+
+def _difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> Difference:
+    """Noise: half of both ranges together, over the median; repeated measuring seldom leaves them."""
+    spread = max(_half_range(old), _half_range(new), SMALLEST)
+    name = f"{new['kind']}, temp {new['temperature']:g}, {new['drafter']} k {new['k']}"
+    return Difference(name, float(old["speedup"]), float(new["speedup"]), spread)
+
+
+def _half_range(cell: Mapping[str, Any]) -> float:
+    low, high = _two(cell["speedup_range"])
+    return (high - low) / 2 / max(float(cell["speedup"]), 1e-9)
+
+
+def _two(numbers: Sequence[Any]) -> tuple[float, float]:
+    low, high = numbers
+    return float(low), float(high)
