@@ -437,3 +437,27 @@ def test_plan_grows_with_the_context_and_shrinks_with_the_cache(desk: Desk) -> N
 
     assert cache("--ctx", 4096) == 2 * cache("--ctx", 2048)
     assert cache("--ctx", 2048, "--kv", "q8_0") == cache("--ctx", 2048) * 34 // 64
+
+
+HOSTILE = {
+    "a web page": b"<!doctype html>" * 10_000,
+    "2^63 keys": b"GGUF" + (3).to_bytes(4, "little") + bytes(8) + (2**63).to_bytes(8, "little") + bytes(1000),
+    "a million keys": b"GGUF"
+    + (3).to_bytes(4, "little")
+    + bytes(8)
+    + (10**6).to_bytes(8, "little")
+    + bytes(20 * 10**6),
+    "a key past the end": b"GGUF" + (3).to_bytes(4, "little") + bytes(8) + (1).to_bytes(8, "little") + b"\xff" * 100,
+}
+
+
+@pytest.mark.parametrize("what", HOSTILE)
+@pytest.mark.parametrize("command", ["plan", "pull"])
+def test_a_hostile_header_is_refused_at_once_and_nothing_is_fetched(desk: Desk, command: str, what: str) -> None:
+    add(desk.stub.root, "acme/bad-GGUF", "bad-Q8_0.gguf", HOSTILE[what])
+    model = ("--target", "acme/bad-GGUF") if command == "pull" else ("acme/bad-GGUF",)
+    begun = time.monotonic()
+    assert "bad-Q8_0.gguf" in only_error(desk(command, *model), 3)
+    assert time.monotonic() - begun < 2
+    assert desk.files == []
+    assert desk.bodies <= 4 * 2**20
