@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from specdec_cli.resolve import Resolved
 
 SEED = 1
+USUAL_LENGTHS = (1, 2, 4, 8)
 
 _WHAT = "What is measured"
 _HOW = "GPU, memory, threads"
@@ -49,13 +50,19 @@ def bench(
         str | None,
         typer.Option(help="Who drafts, with commas: model, ngram (both, if there is a draft).", rich_help_panel=_WHAT),
     ] = None,
-    k: Annotated[str, typer.Option("-k", "--k", help="Draft lengths, with commas.", rich_help_panel=_WHAT)] = "1,2,4,8",
+    k: Annotated[
+        str | None,
+        typer.Option("-k", "--k", help="Draft lengths, with commas (1,2,4,8 and the preset's).", rich_help_panel=_WHAT),
+    ] = None,
     temp: Annotated[
         str | None, typer.Option(help="Temperatures, with commas (0 and the preset's).", rich_help_panel=_WHAT)
     ] = None,
     p_min: Annotated[
-        str, typer.Option(help="Least confidence of a draft token, with commas.", rich_help_panel=_WHAT)
-    ] = "0",
+        str | None,
+        typer.Option(
+            help="Least confidence of a draft token, with commas (the preset's, or 0).", rich_help_panel=_WHAT
+        ),
+    ] = None,
     n: Annotated[int, typer.Option("-n", min=8, help="Tokens of each answer.", rich_help_panel=_WHAT)] = 96,
     repeats: Annotated[int, typer.Option(min=1, help="Times everything is measured.", rich_help_panel=_WHAT)] = 2,
     kinds: Annotated[str | None, typer.Option(help="Kinds of text, with commas (all).", rich_help_panel=_WHAT)] = None,
@@ -112,7 +119,9 @@ def bench(
     files = resolve(model, draft, quantize, find, say)
     sampling = files.preset.sampling if files.preset is not None else SamplingParams()
     temperatures = _numbers(temp, "--temp") or sorted({0.0, sampling.temperature})
-    settings = _settings(files, _words(drafter), _whole(k, "--k"), temperatures, _numbers(p_min, "--p-min"))
+    ks = _whole(k, "--k") if k is not None else _usual_lengths(files)
+    p_mins = _numbers(p_min, "--p-min") or [files.preset.p_min or 0.0 if files.preset is not None else 0.0]
+    settings = _settings(files, _words(drafter), ks, temperatures, p_mins)
     request = PairRequest(
         target=files.target,
         draft=files.draft,
@@ -138,6 +147,11 @@ def bench(
     return None
 
 
+def _usual_lengths(files: "Resolved") -> list[int]:
+    own = files.preset.k if files.preset is not None else None
+    return sorted({*USUAL_LENGTHS, own or USUAL_LENGTHS[0]})
+
+
 def _settings(
     files: "Resolved", drafters: list[str], ks: list[int], temperatures: list[float], p_mins: list[float]
 ) -> "list[Setting]":
@@ -155,7 +169,7 @@ def _settings(
     found = []
     for temperature in temperatures:
         if "model" in wanted:
-            found += [Setting("model", k, temperature, p_min) for p_min in p_mins or [0.0] for k in ks]
+            found += [Setting("model", k, temperature, p_min) for p_min in p_mins for k in ks]
         if "ngram" in wanted:
             found += [Setting("ngram", k, temperature) for k in (ks if drafters else [max(ks)])]
     return found
