@@ -33,7 +33,10 @@ import numpy as np
 from planted import Arch, make_vocab, random_chain, write_planted, write_vocab_only
 
 from specdec_cli.errors import ModelError
+from specdec_cli.facts import model_facts
 from specdec_cli.gguf import GgufHeader, parse_gguf, read_gguf
+from specdec_cli.memory import need
+from specdec_cli.settings import ContextSettings
 
 TOO_SLOW = 1.0
 PATIENCE = 20.0
@@ -275,7 +278,8 @@ def main() -> None:
 
 def _read(header: Damaged, i: int) -> str:
     try:
-        parse_gguf(header.read, header.size, "fuzz.gguf")
+        facts = model_facts([parse_gguf(header.read, header.size, "fuzz.gguf")])
+        need(facts, ContextSettings())
     except ModelError:
         return "refused"
     except Exception as error:

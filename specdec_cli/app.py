@@ -21,7 +21,7 @@ from specdec_cli.ui.clean import printable
 EXIT_CODES = (
     "Exit codes: 0 done, 1 error, 2 wrong usage, 3 a model cannot be used, 4 tokenizers differ, 5 out of memory, "
     "6 no GPU where one is required, 7 llama.cpp failed, 8 (check) match with notes, 9 (bench) a text differs, "
-    "20 to 32 (pull) see the README, 130 stopped by Ctrl-C, 143 by SIGTERM."
+    "20 to 32 from the Hub (see the README), 130 stopped by Ctrl-C, 143 by SIGTERM."
 )
 
 app = typer.Typer(

@@ -16,19 +16,24 @@ from typing import BinaryIO, Protocol, TypeVar
 
 from specdec_cli.errors import DamagedFile, DiskFull, HeldByAnother, HubError, HubFailed, ModelError
 from specdec_cli.gguf import read_gguf
-from specdec_cli.hub import CHUNK_BYTES, Hub, RemoteFile, lock
+from specdec_cli.hub import Hub, RemoteFile, lock
 from specdec_cli.store import RepoStore
 
 T = TypeVar("T")
 
 RETRIES = 5
-"""In a row without a new byte."""
+"""In a row without getting on."""
+LEAST_PROGRESS = 64 << 10
+"""Bytes between two failures that count as getting on: a line that stalls after each kilobyte does not."""
 MAX_WAIT_SECONDS = 300.0
 PIECE_BYTES = 8 << 30
 """Most bytes of one request: the Hub gives no whole files above 50 GB, and signed addresses expire."""
 LOCK_NOTICE_SECONDS = 5.0
-LOCK_STALE_SECONDS = 60.0
-"""How long a lock may be held while the file under it does not grow."""
+LOCK_STALE_SECONDS = 600.0
+"""How long a lock may be held while the file under it does not grow. A process that waits as the Hub told it to, or
+hashes what it has of a large file, stands still for less."""
+CHUNK_BYTES = 1 << 20
+"""Read at a time for a hash."""
 SPARE_BYTES = 64 << 20
 """Left free on the disk."""
 
@@ -60,7 +65,7 @@ def with_retries(
     note: Callable[[str], None],
     moved: Callable[[], int] = lambda: 0,
 ) -> T:
-    """Try until it works. Gives up after RETRIES tries in a row during which `moved` did not grow.
+    """Try until it works. Gives up after RETRIES tries in a row during which `moved` hardly grew.
 
     Waits 1, 2, 4, 8 ... seconds, or as long as the server asks. Raises the last HubError.
     """
@@ -69,7 +74,7 @@ def with_retries(
         try:
             return action()
         except HubError as error:
-            if moved() > before:
+            if moved() >= before + LEAST_PROGRESS:
                 failures, before = 0, moved()
             failures += 1
             wait = error.retry_after if error.retry_after is not None else min(2.0 ** (failures - 1), 8.0)
@@ -97,9 +102,10 @@ class Downloader:
         self._sleep = sleep
         self._clock = clock
 
-    def missing_bytes(self, repo: str, files: Sequence[RemoteFile]) -> int:
+    def missing_bytes(self, repo: str, commit: str, files: Sequence[RemoteFile]) -> int:
         """How much of these files is still to come."""
-        return sum(file.size - self._have(RepoStore(self._root, repo), file) for file in files)
+        store = RepoStore(self._root, repo)
+        return sum(file.size - self._have(store, commit, file) for file in files)
 
     def check_disk(self, n_bytes: int) -> None:
         """Raises DiskFull if the cache's disk has no room for `n_bytes` more."""
@@ -120,33 +126,42 @@ class Downloader:
         try:
             store.blob(file.etag).parent.mkdir(parents=True, exist_ok=True)
             with self._locked(store, file):
-                if store.snapshot(commit, file.path).is_file():
+                if _is_whole(store.snapshot(commit, file.path), file):
                     self._begin(file, file.size)
                     return store.snapshot(commit, file.path)
-                if not store.blob(file.etag).is_file():
-                    self._complete(store, commit, file)
-                else:
+                if _is_whole(store.blob(file.etag), file):
                     self._begin(file, file.size)
+                else:
+                    self._complete(store, commit, file)
                 return store.link(commit, file.path, file.etag)
+        except OSError as error:
+            raise _disk_error(error, store.folder) from error
+
+    def remember(self, repo: str, revision: str, commit: str) -> None:
+        """Note what a branch or tag meant, so that it can be found without a network. Raises DiskFull."""
+        store = RepoStore(self._root, repo)
+        try:
+            store.remember(revision, commit)
         except OSError as error:
             raise _disk_error(error, store.folder) from error
 
     def _begin(self, file: RemoteFile, have: int) -> None:
         self._progress.begin(Path(file.path).name, file.size, have)
 
-    def _have(self, store: RepoStore, file: RemoteFile) -> int:
-        for whole in (store.blob(file.etag), store.incomplete(file.etag)):
-            if whole.is_file():
-                return min(whole.stat().st_size, file.size)
-        return 0
+    def _have(self, store: RepoStore, commit: str, file: RemoteFile) -> int:
+        if _is_whole(store.snapshot(commit, file.path), file) or _is_whole(store.blob(file.etag), file):
+            return file.size
+        part = store.incomplete(file.etag)
+        return min(part.stat().st_size, file.size) if part.is_file() else 0
 
     def _complete(self, store: RepoStore, commit: str, file: RemoteFile) -> None:
         part = store.incomplete(file.etag)
         with part.open("ab+") as out:
             if out.tell() > file.size:
                 out.truncate(0)
+                out.seek(0)
             self._begin(file, out.tell())
-            hasher = _hasher(file)
+            hasher = _hasher(file.etag, file.size)
             _hash_all(out, hasher)
 
             def more() -> None:
@@ -175,18 +190,21 @@ class Downloader:
         if (place.etag, place.size) != (file.etag, file.size):
             raise HubFailed(f"{file.path} has changed on the Hub meanwhile.", hint="Pull again.")
         start = out.tell()
-        with self._hub.pieces(place, start, min(start + PIECE_BYTES, file.size)) as (begins, chunks):
+        stop = min(start + PIECE_BYTES, file.size)
+        with self._hub.pieces(place, start, stop) as (begins, chunks):
             if begins != start:
                 self._progress.advance(-start)
                 out.truncate(0)
                 out.seek(0)
-                hasher = _hasher(file)
+                hasher = _hasher(file.etag, file.size)
             for chunk in chunks:
                 if out.tell() + len(chunk) > file.size:
                     raise HubFailed(f"More bytes came than {file.path} has.", hint="Try again.")
                 out.write(chunk)
                 hasher.update(chunk)
                 self._progress.advance(len(chunk))
+        if out.tell() < stop:
+            raise HubFailed(f"{file.path} came to an end before its end.", hint="Pull again to go on where it stopped.")
         return hasher
 
     @contextmanager
@@ -210,8 +228,8 @@ class Downloader:
                 seen, since = size, now
             if now - since > LOCK_STALE_SECONDS:
                 raise HeldByAnother(
-                    f"Another process has held {path} for over a minute and fetches nothing.",
-                    hint="End it, or remove that file if no process is left.",
+                    f"Another process has held {path} for ten minutes and fetches nothing.",
+                    hint="End it, and pull again to go on where it stopped.",
                 )
             self._progress.note(f"Waiting for another download of {file.path} (lock {path}).")
 
@@ -221,23 +239,26 @@ class Downloader:
 
 
 def check_file(path: Path, etag: str | None) -> str | None:
-    """What is wrong with a file of the cache, or None: its structure, and its hash where it is known."""
-    try:
-        if etag is not None:
-            with path.open("rb") as file:
-                hasher = _hasher(RemoteFile(path.name, path.stat().st_size, etag))
-                _hash_all(file, hasher)
-            if hasher.hexdigest() != etag:
-                return "its hash is not the one that it was fetched under"
-        read_gguf(path)
-    except (ModelError, OSError) as error:
-        return str(error).rstrip(".")
-    return None
+    """What is wrong with a file, or None: its hash where it is known, else its structure. Raises OSError."""
+    if etag is None:
+        try:
+            read_gguf(path)
+        except ModelError as error:
+            return str(error).rstrip(".")
+        return None
+    with path.open("rb") as file:
+        hasher = _hasher(etag, path.stat().st_size)
+        _hash_all(file, hasher)
+    return None if hasher.hexdigest() == etag else "its hash is not the one that it was fetched under"
 
 
-def _hasher(file: RemoteFile) -> "hashlib._Hash":
+def _is_whole(path: Path, file: RemoteFile) -> bool:
+    return path.is_file() and path.stat().st_size == file.size
+
+
+def _hasher(etag: str, size: int) -> "hashlib._Hash":
     """Large files are known by their sha256, small ones by git's hash of a blob."""
-    return hashlib.sha256() if len(file.etag) == 64 else hashlib.sha1(b"blob %d\0" % file.size)
+    return hashlib.sha256() if len(etag) == 64 else hashlib.sha1(b"blob %d\0" % size)
 
 
 def _hash_all(file: BinaryIO, hasher: "hashlib._Hash") -> None:
@@ -263,4 +284,7 @@ def _disk_error(error: OSError, folder: Path) -> Exception:
         )
     if error.errno is None:
         return error
-    return DiskFull(f"{folder} cannot be written: {error.strerror}.", hint="Set HF_HUB_CACHE to a folder that can.")
+    return DiskFull(
+        f"{error.filename or folder} cannot be written: {error.strerror}.",
+        hint="Check what lies there, or set HF_HUB_CACHE to another folder.",
+    )

@@ -1,5 +1,6 @@
 """A model's headers and tokenizer before its weights are here: from this disk, or by ranges from the Hub."""
 
+import re
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,7 +9,7 @@ from specdec_cli.errors import HubError
 from specdec_cli.facts import model_facts
 from specdec_cli.gguf import GgufHeader, parse_gguf, read_model
 from specdec_cli.hub import Hub, RemoteFile, RepoInfo
-from specdec_cli.llama.model import read_vocabulary
+from specdec_cli.llama.apart import read_vocabulary_apart
 from specdec_cli.memory import ModelFacts
 from specdec_cli.pick import HubSpec, ModelFiles, pick
 from specdec_cli.presets import HubFile
@@ -16,6 +17,8 @@ from specdec_cli.vocabulary import Vocabulary
 
 _N_TENSORS = slice(8, 16)
 """Where a GGUF file counts its tensors."""
+_SPLIT_COUNT = re.compile(rb"(\x0b\0{7}split\.count\x02\0{3})..", re.DOTALL)
+"""The key of 11 letters, the type (2: 16 bits), the number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +57,7 @@ def find_remote(hub: Hub, spec: HubSpec) -> RemoteModel:
 
 def examine_local(path: Path) -> Examined:
     """Raises ModelError."""
-    return Examined(path.name, model_facts(read_model(path)), read_vocabulary(path))
+    return Examined(path.name, model_facts(read_model(path)), read_vocabulary_apart(path))
 
 
 def examine_remote(hub: Hub, model: RemoteModel) -> Examined:
@@ -72,26 +75,25 @@ def examine_remote(hub: Hub, model: RemoteModel) -> Examined:
 def _header(hub: Hub, info: RepoInfo, file: RemoteFile) -> tuple[GgufHeader, bytes]:
     """One part's header, and its bytes."""
     place = hub.place(info.repo, info.commit, file.path)
-    data = b""
+    data = bytearray()
 
     def read(start: int, stop: int) -> bytes:
-        nonlocal data
         piece = hub.read(place, start, stop)
-        data += piece
+        data[start:] = piece
         return piece
 
     header = parse_gguf(read, file.size, file.path)
-    return header, data[: header.n_bytes]
+    return header, bytes(data[: header.n_bytes])
 
 
 def _vocabulary(data: bytes, header: GgufHeader, name: str) -> Vocabulary:
-    """llama.cpp reads files only: the metadata becomes one that lists no tensors."""
-    without_tensors = bytearray(data[: header.n_metadata_bytes])
+    """llama.cpp reads files only: the metadata becomes one that lists no tensors, and claims no further parts."""
+    without_tensors = bytearray(_SPLIT_COUNT.sub(rb"\1\0\0", data[: header.n_metadata_bytes]))
     without_tensors[_N_TENSORS] = bytes(8)
     with tempfile.TemporaryDirectory(prefix="specdec-") as folder:
         path = Path(folder) / name
         path.write_bytes(without_tensors)
-        return read_vocabulary(path)
+        return read_vocabulary_apart(path)
 
 
 def check_is_same(model: RemoteModel, wanted: HubFile) -> None:

@@ -25,7 +25,7 @@ def model_facts(headers: Sequence[GgufHeader]) -> ModelFacts:
         if found := _LAYER.match(tensor.name):
             layers[int(found[1])] += tensor.n_bytes
     return ModelFacts(
-        weights_bytes=sum(t.n_bytes for t in tensors),
+        weights_bytes=_weights_bytes(headers),
         n_layers=n_layers,
         n_vocab=_length(first, "tokens") or first.number("vocab_size"),
         n_embd=first.number("embedding_length"),
@@ -36,11 +36,20 @@ def model_facts(headers: Sequence[GgufHeader]) -> ModelFacts:
         n_merges=_length(first, "merges"),
         has_window=first.number("attention.sliding_window") > 0,
         output_bytes=_output_bytes(tensors),
+        is_tied=all(t.name != "output.weight" for t in tensors),
         layer_bytes=tuple(layers[i] for i in range(n_layers)),
         cache_elements=_cache_elements(first, tensors, n_layers),
         state_bytes=_state_bytes(first, tensors, n_layers),
         format_bytes=_format_bytes(tensors),
     )
+
+
+def _weights_bytes(headers: Sequence[GgufHeader]) -> int:
+    """All tensors; where one has a format of unknown size, what the files hold beside their headers."""
+    tensors = [tensor for header in headers for tensor in header.tensors]
+    if all(tensor.n_bytes for tensor in tensors):
+        return sum(tensor.n_bytes for tensor in tensors)
+    return sum(header.size - header.n_bytes for header in headers)
 
 
 def _expert_width(header: GgufHeader) -> int:
@@ -90,8 +99,26 @@ def _cache_elements(header: GgufHeader, tensors: Sequence[TensorInfo], n_layers:
 
 
 def _state_bytes(header: GgufHeader, tensors: Sequence[TensorInfo], n_layers: int) -> tuple[int, ...]:
-    """What Mamba and its kin keep for a sequence: the last inputs of the convolution, and the state (float32)."""
-    recurrent = {int(found[1]) for t in tensors if ".ssm_" in t.name and (found := _LAYER.match(t.name))}
+    """What recurrent layers keep for a sequence (float32), as llama_hparams::n_embd_r and n_embd_s have it."""
+    n = _mamba_state(header) or _short_convolution_state(header) or _rwkv_state(header)
+    marks = (".ssm_", ".shortconv.", ".time_mix_")
+    recurrent = {
+        int(found[1]) for t in tensors if any(mark in t.name for mark in marks) and (found := _LAYER.match(t.name))
+    }
+    return tuple(4 * n if layer in recurrent else 0 for layer in range(n_layers))
+
+
+def _mamba_state(header: GgufHeader) -> int:
+    """The last inputs of the convolution, and the state."""
     inner, state = header.number("ssm.inner_size"), header.number("ssm.state_size")
     convolution = max(header.number("ssm.conv_kernel") - 1, 0) * (inner + 2 * header.number("ssm.group_count") * state)
-    return tuple(4 * (convolution + inner * state) if layer in recurrent else 0 for layer in range(n_layers))
+    return convolution + inner * state
+
+
+def _short_convolution_state(header: GgufHeader) -> int:
+    return header.number("embedding_length") * max(header.number("shortconv.l_cache") - 1, 0)
+
+
+def _rwkv_state(header: GgufHeader) -> int:
+    shifts = header.number("token_shift_count", 2) if header.number("wkv.head_size") else 0
+    return header.number("embedding_length") * (shifts + header.number("wkv.head_size"))

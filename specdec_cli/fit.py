@@ -40,6 +40,11 @@ class Machine:
     def gpu_bytes(self) -> int:
         return sum(gpu.free_bytes for gpu in self.gpus)
 
+    @property
+    def free_bytes(self) -> int | None:
+        """Of all kinds together; None if that of the processor is not known."""
+        return None if self.ram_bytes is None else self.ram_bytes + self.gpu_bytes
+
 
 @dataclass(frozen=True, slots=True)
 class Fit:
@@ -121,11 +126,12 @@ def _ideas(target: Sized, draft: Sized | None, machine: Machine) -> Iterator[tup
     yield "an 8-bit cache (--kv q8_0 --kv-draft q8_0)", small, small_draft, "auto"
     if draft is not None and machine.gpus:
         yield "the draft on the processor (--ngl-draft 0)", target, draft, "0"
-    for n_ctx in _shorter(target.context.n_ctx):
+    least = max(SMALLEST_CONTEXT, target.context.max_rows)
+    for n_ctx in _shorter(target.context.n_ctx, least):
         yield f"a context of {n_ctx} (--ctx {n_ctx})", *_with_context(target, draft, n_ctx), "auto"
     if draft is not None:
         yield "lookup in the text instead of a draft model (--draft ngram)", target, None, "auto"
-        for n_ctx in (target.context.n_ctx, *_shorter(target.context.n_ctx)):
+        for n_ctx in (target.context.n_ctx, *_shorter(target.context.n_ctx, least)):
             text = f"no draft model, an 8-bit cache and a context of {n_ctx} (--draft ngram --kv q8_0 --ctx {n_ctx})"
             yield text, *_with_context(small, None, n_ctx), "auto"
     bits = 8 * target.facts.weights_bytes / max(target.facts.n_params, 1)
@@ -139,9 +145,9 @@ def _ideas(target: Sized, draft: Sized | None, machine: Machine) -> Iterator[tup
             )
 
 
-def _shorter(n_ctx: int) -> Iterator[int]:
-    while n_ctx > SMALLEST_CONTEXT:
-        n_ctx = max(n_ctx // 2, SMALLEST_CONTEXT)
+def _shorter(n_ctx: int, least: int) -> Iterator[int]:
+    while n_ctx > least:
+        n_ctx = max(n_ctx // 2, least)
         yield n_ctx
 
 

@@ -16,6 +16,23 @@ def config_folder(environ: Mapping[str, str] = os.environ) -> Path:
     return _folder(environ, "SPECDEC_CONFIG", "XDG_CONFIG_HOME", ".config", "Library/Application Support")
 
 
+def write_whole(path: Path, text: str, *, new: bool = False) -> None:
+    """A small file that others may read at any moment: they see all of it, or none.
+
+    With `new` it must not be there yet: FileExistsError. Raises OSError.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    half = path.with_name(f".{path.name}.{os.getpid()}.half")
+    half.write_text(text, encoding="utf-8")
+    try:
+        if new:
+            os.link(half, path)
+        else:
+            os.replace(half, path)
+    finally:
+        half.unlink(missing_ok=True)
+
+
 def _folder(environ: Mapping[str, str], own: str, xdg: str, unix: str, mac: str) -> Path:
     if environ.get(own):
         return Path(environ[own]).expanduser()

@@ -23,7 +23,7 @@ MAGIC = b"GGUF"
 MAX_HEADER_BYTES = 128 * 2**20
 MAX_KEYS = 1 << 16
 MAX_TENSORS = 1 << 16
-MAX_STRINGS = 1 << 21
+MAX_STRINGS = 1 << 20
 """In all arrays of a file together. The largest vocabulary known has 262,144 tokens and 514,906 merges."""
 MAX_TEXT_BYTES = 16 * 2**20
 """Of keys, texts and tensor names together: as Python's text they can take four times as much."""
@@ -34,7 +34,7 @@ MAX_LISTED_IN_ALL = 1 << 18
 MAX_DIMENSIONS, MAX_NAME, MAX_LAYERS = 4, 63, 512
 """llama.cpp's own limits; more layers end its process."""
 
-_SPLIT = re.compile(r"^(.*)-(\d{5})-of-(\d{5})\.gguf$", re.IGNORECASE)
+_SPLIT = re.compile(r"^(.*)-(\d{5})-of-(\d{5})(\.gguf)$", re.IGNORECASE)
 _FIRST_READ = 1 << 20
 _STRING, _ARRAY = 8, 9
 _SCALARS: Mapping[int, struct.Struct] = {
@@ -126,14 +126,14 @@ class GgufHeader:
 
     @property
     def architecture(self) -> str:
-        return str(self.metadata["general.architecture"])
+        return str(self.metadata.get("general.architecture", ""))
 
     def number(self, key: str, default: int = 0) -> int:
-        """A whole number under the architecture's name; of a list, its largest."""
+        """A whole number, 0 or more, under the architecture's name; of a list, its largest."""
         value = self.metadata.get(f"{self.architecture}.{key}", default)
         if isinstance(value, tuple):
             value = max(value, default=default)
-        return int(value) if isinstance(value, (int, float)) and abs(value) < _ABSURD else default
+        return int(value) if isinstance(value, (int, float)) and 0 <= value < _ABSURD else default
 
     def numbers(self, key: str, n: int) -> tuple[int, ...] | None:
         """`n` whole numbers, one for each layer, whether the file lists them or gives one for all."""
@@ -184,7 +184,7 @@ def check_is_gguf(path: Path) -> None:
 def first_part(path: str) -> str:
     """The part that a split model is called by, and that llama.cpp is given: `-00001-of-00003.gguf`."""
     found = _SPLIT.match(path)
-    return f"{found[1]}-00001-of-{found[3]}.gguf" if found else path
+    return f"{found[1]}-00001-of-{found[3]}{found[4]}" if found else path
 
 
 def parts_of(path: str) -> tuple[str, ...]:
@@ -192,7 +192,7 @@ def parts_of(path: str) -> tuple[str, ...]:
     found = _SPLIT.match(path)
     if not found or not int(found[3]):
         return (path,)
-    return tuple(f"{found[1]}-{i:05}-of-{found[3]}.gguf" for i in range(1, int(found[3]) + 1))
+    return tuple(f"{found[1]}-{i:05}-of-{found[3]}{found[4]}" for i in range(1, int(found[3]) + 1))
 
 
 def parse_gguf(read: Read, size: int, name: str) -> GgufHeader:
@@ -250,11 +250,13 @@ class _Parser:
             if key in metadata or "\0" in key:  # for llama.cpp a key ends there
                 raise self._bad(f"holds the key {key!r} twice" if key in metadata else f"holds the key {key!r}")
             metadata[key] = self._value(self._number(_U32), key)
+        if _is_later_part(metadata):
+            return metadata  # only the first part of a split model says what it is
         if not isinstance(metadata.get("general.architecture"), str):
             raise self._bad("does not say of which architecture it is")
-        n_layers = metadata.get(f"{metadata['general.architecture']}.block_count")
-        if isinstance(n_layers, int) and not 0 < n_layers <= MAX_LAYERS:
-            raise self._bad(f"claims {n_layers:,} layers")
+        n_layers = metadata.get(f"{metadata['general.architecture']}.block_count", 1)
+        if type(n_layers) is not int or not 0 < n_layers <= MAX_LAYERS:
+            raise self._bad(f"claims {str(n_layers)[:20]} layers")
         return metadata
 
     def _value(self, kind: int, key: str) -> Any:
@@ -311,9 +313,8 @@ class _Parser:
 
     def _placed(self, info: tuple[str, tuple[int, ...], int, int], begin: int, alignment: int) -> TensorInfo:
         name, shape, kind, offset = info
-        if kind not in TENSOR_TYPES:
-            raise self._bad(f"stores the tensor {name!r} in an unknown format ({kind})", damaged=False)
-        type_name, block, block_bytes = TENSOR_TYPES[kind]
+        # A format of a newer llama.cpp is its business: it is only not known how many bytes the tensor takes.
+        type_name, block, block_bytes = TENSOR_TYPES.get(kind, (f"format {kind}", 1, 0))
         n_elements = math.prod(shape)
         if not n_elements or (shape and shape[0] % block) or offset % alignment:
             raise self._bad(f"gives the tensor {name!r} an impossible shape or place")
@@ -395,6 +396,12 @@ class _Parser:
     def _bad(self, what: str, *, damaged: bool = True) -> ModelError:
         hint = "The file is damaged, cut short or made up; fetch it again." if damaged else "Use another file."
         return ModelError(f"{self._name} {what}.", hint=hint)
+
+
+def _is_later_part(metadata: Mapping[str, Any]) -> bool:
+    """Of a split model: gguf-split gives these nothing but their number."""
+    number = metadata.get("split.no", 0)
+    return type(number) is int and number > 0 and "general.architecture" not in metadata
 
 
 def _not_gguf(name: str, magic: bytes) -> ModelError:

@@ -7,7 +7,6 @@ a crash needs them (huggingface_hub 2.4 begins a file anew in every call).
 
 import json
 import os
-import re
 import ssl
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
@@ -19,36 +18,27 @@ from urllib.request import getproxies, proxy_bypass
 
 import httpx2
 from huggingface_hub import constants, get_hf_file_metadata, get_token, hf_hub_url
-from huggingface_hub.errors import (
-    GatedRepoError,
-    HfHubHTTPError,
-    OfflineModeIsEnabled,
-    RemoteEntryNotFoundError,
-    RepositoryNotFoundError,
-    RevisionNotFoundError,
-)
-from huggingface_hub.utils import WeakFileLock, build_hf_headers, get_session, hf_raise_for_status
+from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
+from huggingface_hub.utils import WeakFileLock, build_hf_headers, get_session, logging
 
 from specdec_cli.errors import (
     CertificateFailed,
     HubError,
     HubFailed,
     NeedsToken,
-    NoAccess,
     NoNetwork,
     NotHere,
-    NotOnHub,
     ProxyFailed,
-    RateLimited,
-    SpecdecError,
     Stalled,
 )
+from specdec_cli.names import is_commit, is_etag, one_line, stays_inside
+from specdec_cli.refusals import refusal
 
 MAX_FILES = 20_000
-"""Of a repository's listing. The largest GGUF repositories hold some hundreds."""
+"""Entries of a repository's listing. The largest GGUF repositories hold some hundreds."""
+MAX_PAGES = 100
 MAX_PAGE_BYTES = 8 * 2**20
 CONNECT_SECONDS = 10.0
-CHUNK_BYTES = 1 << 20
 
 _CERTIFICATES = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
 """Where other programs look for certificates; the client here looks only at SSL_CERT_FILE and SSL_CERT_DIR."""
@@ -77,23 +67,33 @@ class RemoteFile:
 class Place:
     """Where the bytes of a file come from, for the next minutes: addresses are signed and expire."""
 
+    repo: str
+    file: str
     url: str
     etag: str
     size: int
 
 
+def open_hub(*, stall_seconds: float = 30.0) -> "Hub":
+    """The Hub that the environment names, spoken to with the certificates that it names, and without chatter."""
+    if not os.environ.get("SSL_CERT_FILE") and (bundle := _first_set(_CERTIFICATES)):
+        os.environ["SSL_CERT_FILE"] = bundle
+    logging.get_logger("huggingface_hub").setLevel(
+        "ERROR"
+    )  # warnings of the server would go to the terminal as they are
+    return Hub(os.environ.get("HF_ENDPOINT") or constants.ENDPOINT, stall_seconds=stall_seconds)
+
+
 class Hub:
-    """Requests to one endpoint. Every method raises HubError with words for the user.
+    """Requests to one endpoint. Every method raises HubError with words for the user, NotHere in offline mode.
 
     `stall_seconds` is how long no byte may come.
     """
 
-    def __init__(self, endpoint: str | None = None, *, stall_seconds: float = 30.0) -> None:
-        self.endpoint = (endpoint or os.environ.get("HF_ENDPOINT") or constants.ENDPOINT).rstrip("/")
+    def __init__(self, endpoint: str, *, stall_seconds: float = 30.0) -> None:
+        self.endpoint = endpoint.rstrip("/")
         self._timeout = httpx2.Timeout(stall_seconds, connect=CONNECT_SECONDS)
         self._stall_seconds = stall_seconds
-        if not os.environ.get("SSL_CERT_FILE") and (bundle := _first_set(_CERTIFICATES)):
-            os.environ["SSL_CERT_FILE"] = bundle
 
     def page(self, repo: str) -> str:
         """The address that a person opens to read about a repository."""
@@ -104,26 +104,28 @@ class Hub:
         path = f"/api/models/{repo}/revision/{quote(revision, safe='')}"
         query = "?expand=sha&expand=gated&expand=cardData"
         with self._explained(repo):
-            data, _ = self._json(self.endpoint + path + query)
+            data, _ = self._json(self.endpoint + path + query, repo)
         commit = data.get("sha") if isinstance(data, dict) else None
-        if not isinstance(commit, str) or not re.fullmatch(r"[0-9a-f]{40}", commit):
+        if not isinstance(commit, str) or not is_commit(commit):
             raise HubFailed(f"{self.endpoint} does not answer as a Hub does.", hint="Check HF_ENDPOINT.")
         card = data.get("cardData")
         licence = card.get("license") if isinstance(card, dict) else None
-        return RepoInfo(repo, commit, bool(data.get("gated")), licence if isinstance(licence, str) else None)
+        return RepoInfo(repo, commit, bool(data.get("gated")), one_line(licence) if isinstance(licence, str) else None)
 
     def files(self, repo: str, commit: str) -> tuple[RemoteFile, ...]:
         """All files of a repository. A name that would leave its folder refuses the whole list."""
         found: list[RemoteFile] = []
+        n_entries, n_pages = 0, 0
         url: str | None = f"{self.endpoint}/api/models/{repo}/tree/{commit}?recursive=true"
         while url is not None:
             with self._explained(repo):
-                entries, url = self._json(url)
+                entries, url = self._json(url, repo)
             if not isinstance(entries, list):
                 raise HubFailed(f"{self.endpoint} does not list files as a Hub does.", hint="Check HF_ENDPOINT.")
-            found += [_remote_file(e, repo) for e in entries if isinstance(e, dict) and e.get("type") == "file"]
-            if len(found) > MAX_FILES:
+            n_entries, n_pages = n_entries + len(entries), n_pages + 1
+            if n_entries > MAX_FILES or n_pages > MAX_PAGES:
                 raise HubError(f"{repo} lists more than {MAX_FILES:,} files.", hint="Name another repository.")
+            found += [_remote_file(e, repo) for e in entries if isinstance(e, dict) and e.get("type") == "file"]
         return tuple(found)
 
     def place(self, repo: str, commit: str, file: str) -> Place:
@@ -133,51 +135,68 @@ class Hub:
             found = get_hf_file_metadata(url, timeout=self._stall_seconds, endpoint=self.endpoint)
         if not found.etag or found.size is None or not is_etag(found.etag):
             raise HubFailed(f"{self.endpoint} tells neither size nor hash of {file}.", hint="Check HF_ENDPOINT.")
-        return Place(found.location, found.etag, found.size)
+        return Place(repo, file, found.location, found.etag, found.size)
 
     @contextmanager
     def pieces(self, place: Place, start: int, stop: int) -> Iterator[tuple[int, Iterator[bytes]]]:
-        """The bytes from `start` up to `stop` in chunks, and where they really begin: 0 if the server knows no ranges.
+        """The bytes from `start` up to `stop` as they come, and where they begin: at 0 from a server without ranges.
 
-        The token goes along only to the endpoint itself, never to where a file's address points.
+        The token goes along only to the endpoint itself, never to where a file's address points. The bytes may end
+        early without an error, if the server says that they do.
         """
         headers = self._headers(place.url) | {"range": f"bytes={start}-{stop - 1}", "accept-encoding": "identity"}
         with (
-            self._explained("", place.url),
+            self._explained(place.repo, place.file),
             get_session().stream("GET", place.url, headers=headers, timeout=self._timeout) as response,
         ):
-            _raise_for_status(response)
-            begins = start if response.status_code == 206 else 0
-            if response.status_code == 206 and not _is_range(response.headers.get("content-range", ""), start):
-                raise HubFailed("The server sent another part of the file than was asked for.", hint="Try again.")
-            yield begins, response.iter_bytes(CHUNK_BYTES)
+            self._check(response, place.repo, place.file)
+            yield _begins(response, place, start), response.iter_raw()
 
     def read(self, place: Place, start: int, stop: int) -> bytes:
         """The bytes from `start` up to `stop` of a file, at once."""
-        data = b""
+        data = bytearray()
         with self.pieces(place, start, stop) as (begins, chunks):
             for chunk in chunks:
                 data += chunk
                 if len(data) >= stop - begins:
                     break
-        return data[start - begins : stop - begins]
+        return bytes(data[start - begins : stop - begins])
 
-    def _json(self, url: str) -> tuple[Any, str | None]:
+    def _json(self, url: str, repo: str) -> tuple[Any, str | None]:
         """A JSON answer of bounded size, and the address of its next page."""
-        data = b""
+        data = bytearray()
         with get_session().stream("GET", url, headers=self._headers(url), timeout=self._timeout) as response:
-            _raise_for_status(response)
-            for chunk in response.iter_bytes(CHUNK_BYTES):
+            self._check(response, repo, "")
+            for chunk in response.iter_bytes():
                 data += chunk
                 if len(data) > MAX_PAGE_BYTES:
                     raise HubError(
-                        f"{url} answers with more than {MAX_PAGE_BYTES >> 20} MB.", hint="Check HF_ENDPOINT."
+                        f"{self.endpoint} answers with more than {MAX_PAGE_BYTES >> 20} MB.", hint="Check HF_ENDPOINT."
                     )
             following = response.links.get("next", {}).get("url")
         try:
             return json.loads(data), following
         except (ValueError, RecursionError) as error:
             raise HubFailed(f"{self.endpoint} does not answer in JSON.", hint="Check HF_ENDPOINT.") from error
+
+    def _check(self, response: httpx2.Response, repo: str, file: str) -> None:
+        """Raises what an error's status and headers mean. Its body, which may be of any length, is left alone."""
+        if response.status_code >= 400:
+            raise self._refusal(response, repo, file)
+        if response.status_code >= 300:
+            raise HubFailed(f"{response.url.host} redirects to nowhere.", hint="Check HF_ENDPOINT.")
+
+    def _refusal(self, response: httpx2.Response, repo: str, file: str) -> HubError:
+        is_hub = _origin(str(response.url)) == _origin(self.endpoint)
+        return refusal(
+            response.status_code,
+            response.headers,
+            host=response.url.host,
+            page=self.page(repo) if is_hub else "",
+            repo=repo,
+            file=file,
+            has_token=get_token() is not None,
+        )
 
     def _headers(self, url: str) -> dict[str, str]:
         return build_hf_headers(token=None if _origin(url) == _origin(self.endpoint) else False, library_name="specdec")
@@ -188,50 +207,13 @@ class Hub:
         try:
             yield
         except HfHubHTTPError as error:
-            raise self._refusal(error, repo, file) from error
+            raise self._refusal(error.response, repo, file) from error
         except OfflineModeIsEnabled as error:
             raise NotHere("HF_HUB_OFFLINE is set, so nothing is fetched.", hint="Unset it to reach the Hub.") from error
+        except UnicodeEncodeError as error:  # a header, and the only one of the user's is the token
+            raise NeedsToken("Your token holds a character that no token has.", hint="Set HF_TOKEN anew.") from error
         except (httpx2.HTTPError, httpx2.InvalidURL, httpx2.StreamError) as error:
             raise self._broken(error) from error
-
-    def _refusal(self, error: HfHubHTTPError, repo: str, file: str) -> SpecdecError:
-        """The server's answer. Gated comes first: it is a kind of not found in huggingface_hub."""
-        status = error.response.status_code
-        page, has_token = self.page(repo), get_token() is not None
-        login = "Log in with `hf auth login`, or set HF_TOKEN"
-        if isinstance(error, GatedRepoError) and not has_token:
-            return NeedsToken(
-                f"{repo} is gated, and no token was found.",
-                hint=f"Accept its licence at {page}. {login}; then try again.",
-            )
-        if isinstance(error, GatedRepoError):
-            return NoAccess(f"{repo} is gated, and your token has no access to it.", hint=f"Ask for access at {page}")
-        if status == 401 and has_token:
-            return NeedsToken(
-                "The Hub refuses your token.", hint="Log in anew with `hf auth login`, or unset HF_TOKEN."
-            )
-        if isinstance(error, RepositoryNotFoundError):
-            private = "you may not see it" if has_token else "it is private and no token was found"
-            return NotOnHub(
-                f"{repo} does not exist on the Hub, or {private}.",
-                hint="Check the name." if has_token else f"Check the name. If it is private: {login.lower()}.",
-            )
-        if isinstance(error, RevisionNotFoundError):
-            return NotOnHub(f"{repo} has no such revision.", hint=f"Its revisions are listed at {page}/commits/main")
-        if isinstance(error, RemoteEntryNotFoundError):
-            return NotOnHub(f"{repo} has no file {file}.", hint=f"Its files are listed at {page}/tree/main")
-        if status == 429:
-            wait = _retry_after(error.response.headers)
-            after = f"in {wait:.0f} seconds" if wait is not None else "in a few minutes"
-            return RateLimited("The Hub limits how often you may ask.", hint=f"Try again {after}.", retry_after=wait)
-        if status == 403:
-            return NoAccess(f"The Hub refuses {repo or file}: {_one_line(error.server_message)}.", hint=f"See {page}")
-        kind = HubFailed if status >= 500 or status == 408 else HubError
-        return kind(
-            f"{urlsplit(str(error.response.url)).hostname} answered with status {status}.",
-            hint="Try again later.",
-            retry_after=_retry_after(error.response.headers),
-        )
 
     def _broken(self, error: Exception) -> HubError:
         """No answer, or half of one."""
@@ -242,22 +224,24 @@ class Hub:
         is_certificate = _caused_by(error, ssl.SSLError)
         if never_connected and proxy and not proxy_bypass(host) and not is_certificate:
             return ProxyFailed(
-                f"The proxy {urlsplit(proxy).hostname} cannot be reached: {_one_line(str(error)) or 'no answer'}.",
+                f"The proxy {urlsplit(proxy).hostname} cannot be reached: {one_line(str(error)) or 'no answer'}.",
                 hint="Check HTTPS_PROXY, HTTP_PROXY and NO_PROXY.",
             )
         if isinstance(error, httpx2.ProxyError):
             return ProxyFailed(
-                f"The proxy does not connect to {host}: {_one_line(str(error))}.",
+                f"The proxy does not connect to {host}: {one_line(str(error))}.",
                 hint="Check HTTPS_PROXY and NO_PROXY.",
             )
         if is_certificate:
             return CertificateFailed(
-                f"The certificate of {host} is not trusted: {_one_line(str(error))}.",
+                f"The certificate of {host} is not trusted: {one_line(str(error))}.",
                 hint="Behind a company's proxy, set SSL_CERT_FILE to its certificate bundle.",
             )
-        if never_connected or isinstance(error, (httpx2.UnsupportedProtocol, httpx2.InvalidURL)):
+        if isinstance(error, (httpx2.UnsupportedProtocol, httpx2.InvalidURL)):
+            return HubError(f"{self.endpoint} is no address of a Hub.", hint="Check HF_ENDPOINT.")
+        if never_connected:
             return NoNetwork(
-                f"{host} cannot be reached: {_one_line(str(error)) or 'no answer'}.",
+                f"{host} cannot be reached: {one_line(str(error)) or 'no answer'}.",
                 hint="Check the network, and HTTPS_PROXY or HF_ENDPOINT if you need them.",
             )
         if isinstance(error, httpx2.TimeoutException):
@@ -266,7 +250,7 @@ class Hub:
                 hint="Run the command again to go on where it stopped; check whether a proxy or firewall holds it up.",
             )
         return HubFailed(
-            f"The connection to {host} broke: {_one_line(str(error)) or type(error).__name__}.",
+            f"The connection to {host} broke: {one_line(str(error)) or type(error).__name__}.",
             hint="Run the command again to go on where it stopped.",
         )
 
@@ -286,55 +270,35 @@ def lock(path: Path, *, timeout: float) -> AbstractContextManager[object]:
     return WeakFileLock(path, timeout=timeout)
 
 
-def is_etag(text: str) -> bool:
-    """Whether this is a hash, and so can be a file's name."""
-    return re.fullmatch(r"[0-9a-f]{40}|[0-9a-f]{64}", text) is not None
-
-
 def _remote_file(entry: Mapping[str, Any], repo: str) -> RemoteFile:
     """One line of a listing. Whoever wrote it may want to write outside of the cache."""
     path, size, large = entry.get("path"), entry.get("size"), entry.get("lfs")
     etag = large.get("oid") if isinstance(large, dict) else entry.get("oid")
     if isinstance(large, dict):
         size = large.get("size", size)
-    if not isinstance(path, str) or not _stays_inside(path):
+    if not isinstance(path, str) or not stays_inside(path):
         raise HubError(f"{repo} lists a file at an impossible place: {path!r}.", hint="Do not use this repository.")
     if not isinstance(size, int) or size < 0 or not isinstance(etag, str) or not is_etag(etag):
         raise HubError(f"{repo} lists {path!r} without size or hash.", hint="Check HF_ENDPOINT.")
     return RemoteFile(path, size, etag)
 
 
-def _stays_inside(path: str) -> bool:
-    parts = path.split("/")
-    return (
-        0 < len(path) < 1024
-        and not any(part in ("", ".", "..") for part in parts)
-        and not re.search(r'[\\:*?"<>|\x00-\x1f\x7f]', path)
+def _begins(response: httpx2.Response, place: Place, start: int) -> int:
+    """Where the body begins. Raises HubFailed for a body that is not this file's."""
+    header = response.headers.get("content-range", "")
+    if response.status_code == 206 and header.startswith(f"bytes {start}-"):
+        return start
+    # A page of a portal or a proxy comes with status 200, too; the file's own length tells them apart.
+    if response.status_code == 200 and response.headers.get("content-length") == str(place.size):
+        return 0
+    raise HubFailed(
+        f"{response.url.host} sent something else than {place.file}.", hint="Check the network, and try again."
     )
-
-
-def _raise_for_status(response: httpx2.Response) -> None:
-    try:
-        hf_raise_for_status(response)
-    except (AttributeError, TypeError, ValueError) as error:  # what it makes of a body in another form than it expects
-        raise HubFailed(
-            f"{response.url.host} answered with status {response.status_code}.", hint="Try again later."
-        ) from error
 
 
 def _origin(url: str) -> tuple[str, str | None, int | None]:
     parts = urlsplit(url)
     return parts.scheme, parts.hostname, parts.port or {"http": 80, "https": 443}.get(parts.scheme)
-
-
-def _is_range(header: str, start: int) -> bool:
-    return header.startswith(f"bytes {start}-")
-
-
-def _retry_after(headers: Mapping[str, str]) -> float | None:
-    """Seconds; the form with a date is not taken."""
-    text = headers.get("retry-after", "")
-    return float(text) if text.isdigit() else None
 
 
 def _caused_by(error: BaseException | None, kind: type[BaseException]) -> bool:
@@ -343,10 +307,6 @@ def _caused_by(error: BaseException | None, kind: type[BaseException]) -> bool:
             return True
         error = error.__cause__ or error.__context__
     return False
-
-
-def _one_line(text: str | None) -> str:
-    return " ".join((text or "no reason given").split()).rstrip(".")[:200]
 
 
 def _first_set(names: tuple[str, ...]) -> str | None:

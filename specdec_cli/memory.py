@@ -32,8 +32,9 @@ class ModelFacts:
     """What GGUF headers say about size, all files of a split model together. Sizes are bytes.
 
     By layer: `layer_bytes` of weights, `cache_elements` of keys and values for one token, `state_bytes` that a
-    recurrent layer keeps whatever the context. `output_bytes` is what the output layer takes on a GPU (a tied
-    embedding is there a second time). `format_bytes` are the matrices of the layers by number format.
+    recurrent layer keeps whatever the context. `output_bytes` is what the output layer takes on a GPU: a matrix of its
+    own, or, if it is tied to the embedding, a second copy of that. `format_bytes` are the layers' matrices by number
+    format.
     """
 
     weights_bytes: int
@@ -47,6 +48,7 @@ class ModelFacts:
     n_merges: int = 0
     has_window: bool = False
     output_bytes: int = 0
+    is_tied: bool = False
     layer_bytes: tuple[int, ...] = ()
     cache_elements: tuple[int, ...] = ()
     state_bytes: tuple[int, ...] = ()
@@ -100,7 +102,8 @@ def need(
     n_gpu = facts.n_offloadable if gpu_layers < 0 else min(gpu_layers, facts.n_offloadable)
     first = facts.n_offloadable - n_gpu  # of the layers on the GPU; the output layer is the last
     gpu_weights = sum(facts.layer_bytes[first:]) + (facts.output_bytes if n_gpu else 0)
-    on_cpu = max(facts.weights_bytes - sum(facts.layer_bytes[first:]), 0)
+    gone = sum(facts.layer_bytes[first:]) + (facts.output_bytes if n_gpu and not facts.is_tied else 0)
+    on_cpu = max(facts.weights_bytes - gone, 0)
     cache = _cache_by_layer(facts, context)
     compute = compute_bytes(facts, context)
     share = first / max(facts.n_layers, 1) if n_gpu else 1.0

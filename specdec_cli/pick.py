@@ -8,11 +8,14 @@ from dataclasses import dataclass
 from specdec_cli.errors import NotOnHub, UsageError
 from specdec_cli.gguf import first_part, parts_of
 from specdec_cli.hub import RemoteFile
+from specdec_cli.names import is_repo, is_revision, stays_inside
 
 USUAL_QUANT = "Q4_K_M"
 """Taken where nobody says which: what llama.cpp and others take as well."""
 
-_SIDE_FILES = re.compile(r"(^|[-_.])(mmproj|imatrix|mtp|eagle3?|dflash|dspark)([-_.]|$)", re.IGNORECASE)
+_SIDE_FILES = re.compile(
+    r"(^|[-_./])(mmproj|imatrix)([-_./]|$)|(^|/)(mtp|eagle3|dflash|dspark)[-_.][^/]*$", re.IGNORECASE
+)
 """Parts of other things: vision projectors, calibration data, draft heads."""
 _QUANT = re.compile(
     r"(?:^|[-_./])((?:UD-)?(?:I?Q\d(?:_[A-Z0-9]+)*|TQ\d_\d|BF16|FP?16|FP?32|MXFP4(?:_MOE)?|NVFP4))(?=[-./]|$)",
@@ -44,12 +47,12 @@ class ModelFiles:
 
 def parse_spec(text: str) -> HubSpec:
     """Raises UsageError if this is not REPO[:FILE|QUANT][@REVISION]."""
-    found = re.fullmatch(r"([\w.-]+/[\w.-]+)(?::([^@:]+))?(?:@([\w./-]+))?", text)
-    if not found or ".." in text:
-        raise UsageError(
-            f"{text!r} is no model of the Hub.", hint="Write OWNER/NAME, OWNER/NAME:QUANT or OWNER/NAME:FILE."
-        )
-    return HubSpec(found[1], found[2], found[3] or "main")
+    found = re.fullmatch(r"([^:@]+)(?::([^@:]+))?(?:@(.+))?", text)
+    if found:
+        repo, choice, revision = found[1], found[2], found[3] or "main"
+        if is_repo(repo) and is_revision(revision) and (choice is None or stays_inside(choice)):
+            return HubSpec(repo, choice, revision)
+    raise UsageError(f"{text!r} is no model of the Hub.", hint="Write OWNER/NAME, OWNER/NAME:QUANT or OWNER/NAME:FILE.")
 
 
 def models_in(files: Sequence[RemoteFile]) -> list[ModelFiles]:
@@ -68,7 +71,11 @@ def pick(repo: str, files: Sequence[RemoteFile], choice: str | None) -> ModelFil
     """
     models = models_in(files)
     if not models:
-        raise NotOnHub(f"{repo} holds no GGUF model.", hint="Look for a repository whose name ends in -GGUF.")
+        has_others = any(_is_side_file(file.path) for file in files if file.path.lower().endswith(".gguf"))
+        raise NotOnHub(
+            f"{repo} holds no GGUF model" + (", only parts such as projectors or heads." if has_others else "."),
+            hint="Look for a repository whose name ends in -GGUF.",
+        )
     found = _matching(models, choice)
     if len(found) != 1:
         raise _none_or_several(repo, models, found, choice)
@@ -102,7 +109,7 @@ def _has_word(path: str, word: str) -> bool:
 
 
 def _is_side_file(path: str) -> bool:
-    return any(_SIDE_FILES.search(part.removesuffix(".gguf")) for part in path.split("/"))
+    return _SIDE_FILES.search(path[: -len(".gguf")]) is not None
 
 
 def _none_or_several(repo: str, models: list[ModelFiles], found: list[ModelFiles], choice: str | None) -> NotOnHub:

@@ -11,7 +11,8 @@ from typing import Any, get_args, get_origin
 import yaml
 
 from specdec_cli.errors import UsageError
-from specdec_cli.folders import config_folder
+from specdec_cli.folders import config_folder, write_whole
+from specdec_cli.names import is_commit, is_repo, is_revision, one_line, stays_inside
 from specdec_cli.sampling import SamplingParams
 from specdec_cli.settings import FORMATS
 
@@ -59,11 +60,11 @@ class HubFile:
     gated: bool = False
 
     def __post_init__(self) -> None:
-        if not re.fullmatch(r"[\w.-]+/[\w.-]+", self.repo):
+        if not is_repo(self.repo):
             raise UsageError(f"repo cannot be {self.repo!r}.", hint="Write it as OWNER/NAME.")
-        if not re.fullmatch(r"[\w-][\w./-]*", self.revision) or ".." in self.revision:
+        if not is_revision(self.revision):
             raise UsageError(f"revision cannot be {self.revision!r}.", hint="Give a commit, a branch or a tag.")
-        if not self.file.lower().endswith(".gguf") or {"", ".", ".."} & set(self.file.split("/")):
+        if not self.file.lower().endswith(".gguf") or not stays_inside(self.file):
             raise UsageError(f"file cannot be {self.file!r}.", hint="Name a .gguf file of the repository.")
         if self.sha256 is not None and not re.fullmatch(r"[0-9a-f]{64}", self.sha256):
             raise UsageError(f"sha256 cannot be {self.sha256!r}.", hint="Give 64 hexadecimal digits, or leave it out.")
@@ -73,7 +74,7 @@ class HubFile:
     @property
     def is_pinned(self) -> bool:
         """Whether the revision is a commit, and so never means other bytes."""
-        return re.fullmatch(r"[0-9a-f]{40}", self.revision) is not None
+        return is_commit(self.revision)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +134,12 @@ class Preset:
             raise UsageError(f"p_min cannot be {self.p_min}.", hint="Use 0 to 1.")
 
 
+def hub_files(preset: Preset) -> tuple[HubFile, ...]:
+    """The models of a preset that come from the Hub."""
+    sources = (preset.target, preset.draft)
+    return tuple(source.hub for source in sources if source is not None and source.hub is not None)
+
+
 def preset_names(folders: Iterable[Path] | None = None) -> dict[str, Path]:
     """Name to file; a preset of the user's hides a shipped one of the same name."""
     found: dict[str, Path] = {}
@@ -161,7 +168,7 @@ def read_preset(file: Path) -> Preset:
     try:
         data = yaml.safe_load(file.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise UsageError(f"The preset {file} cannot be read: {error}.", hint="Correct the file.") from error
+        raise UsageError(f"The preset {file} cannot be read: {one_line(str(error))}.", hint="Correct it.") from error
     given = _mapping(data, file, "")
     if "name" in given:
         raise UsageError(f"{file}: name is not a key of a preset.", hint="A preset is called as its file is.")
@@ -193,8 +200,9 @@ def save_preset(name: str, models: Sequence[ModelSource], licences: Sequence[str
     for role, model in zip(("target", "draft"), models, strict=False):
         data[role] = _without_none(dataclasses.asdict(model))
     try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(yaml.safe_dump(data, sort_keys=False, allow_unicode=True), encoding="utf-8")
+        write_whole(file, yaml.safe_dump(data, sort_keys=False, allow_unicode=True), new=True)
+    except FileExistsError as error:
+        raise UsageError(f"There is a preset {name!r} already.", hint="Choose another name.") from error
     except OSError as error:
         raise UsageError(
             f"{file} cannot be written: {error.strerror}.", hint="Set SPECDEC_CONFIG to a folder that can."

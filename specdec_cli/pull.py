@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from specdec_cli.download import Downloader, Progress, with_retries
-from specdec_cli.errors import OutOfMemory, UsageError
+from specdec_cli.errors import ModelError, OutOfMemory, UsageError
 from specdec_cli.examine import Examined, RemoteModel, check_is_same, examine_local, examine_remote, find_remote
 from specdec_cli.fit import Fit, Machine, Sized, changes, place
 from specdec_cli.hub import Hub
@@ -80,14 +80,29 @@ class Puller:
 
     def locate(self, wanted: Wanted) -> Located:
         """Find one model and read its headers. Asks no network for files that are here. Raises HubError, ModelError."""
-        path = wanted.path
-        if wanted.hub is not None and wanted.hub.is_pinned and (places := cached(self._root, wanted.hub)):
-            path = places[0]
-        if path is not None:
-            return Located(wanted.role, path, wanted.hub, examine_local(path))
+        if wanted.path is not None:
+            return Located(wanted.role, wanted.path.absolute(), None, examine_local(wanted.path))
+        here = self._here(wanted)
+        if here is not None:
+            return here
         remote = self._retried(lambda: self._find(wanted))
         examined = self._retried(lambda: examine_remote(self._hub, remote))
         return Located(wanted.role, remote, remote.hub_file, examined)
+
+    def _here(self, wanted: Wanted) -> Located | None:
+        """A pinned file that was pulled before; one that is no model any more is put aside, to be fetched anew."""
+        if wanted.hub is None or not wanted.hub.is_pinned:
+            return None
+        places = cached(self._root, wanted.hub)
+        if places is None:
+            return None
+        try:
+            return Located(wanted.role, places[0], wanted.hub, examine_local(places[0]))
+        except ModelError as error:
+            for place in places:
+                RepoStore(self._root, wanted.hub.repo).set_aside(place)
+            self._progress.note(f"{error} It is put aside and fetched anew.")
+            return None
 
     def judge(self, models: tuple[Located, ...], machine: Machine, *, force: bool) -> Judged:
         """Everything that can be refused before the weights come. `force` lets a pair through whatever is found.
@@ -118,7 +133,7 @@ class Puller:
             return model.place
         info = model.place.info
         places = [self._downloader.fetch(info.repo, info.commit, part) for part in model.place.files.parts]
-        RepoStore(self._root, info.repo).remember(model.place.revision, info.commit)
+        self._downloader.remember(info.repo, model.place.revision, info.commit)
         return places[0]
 
     def _find(self, wanted: Wanted) -> RemoteModel:
@@ -132,7 +147,7 @@ class Puller:
         return remote
 
     def _missing(self, remote: RemoteModel) -> int:
-        return self._downloader.missing_bytes(remote.info.repo, remote.files.parts)
+        return self._downloader.missing_bytes(remote.info.repo, remote.info.commit, remote.files.parts)
 
     def _retried(self, action: Callable[[], T]) -> T:
         return with_retries(action, sleep=self._sleep, note=self._progress.note)
@@ -148,11 +163,10 @@ def wanted_model(role: str, text: str) -> Wanted:
 
 def _too_large(fit: Fit, target: Sized, draft: Sized | None) -> OutOfMemory:
     found = changes(target, draft, fit.machine)
-    free = (fit.machine.ram_bytes or 0) + fit.machine.gpu_bytes
     return OutOfMemory(
         f"The pair needs about {(fit.ram + fit.gpu) / 1e9:.1f} GB of memory at a context of {target.context.n_ctx}; "
-        f"{free / 1e9:.1f} GB are free here.",
-        hint=f"What would fit: {found[0].text}. --force fetches it all the same."
+        f"{(fit.machine.free_bytes or 0) / 1e9:.1f} GB are free here.",
+        hint=f"What would fit: {found[0].text}. specdec pull --force fetches it all the same."
         if found
-        else "A smaller model or quantisation would fit. --force fetches it all the same.",
+        else "A smaller model or quantisation would fit. specdec pull --force fetches it all the same.",
     )

@@ -6,13 +6,14 @@ The layout is huggingface_hub's, so that every tool shares the files: `models--O
 """
 
 import os
-import re
 import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from specdec_cli.folders import write_whole
 from specdec_cli.gguf import parts_of
+from specdec_cli.names import is_commit, is_etag
 from specdec_cli.presets import HubFile
 
 
@@ -42,9 +43,37 @@ class RepoStore:
     def snapshot(self, commit: str, path: str) -> Path:
         return self.folder / "snapshots" / commit / path
 
+    def own_blob(self, place: Path) -> Path | None:
+        """The blob that a place in a snapshot links to; None for a file of its own, and for links to elsewhere.
+
+        Only one step: huggingface_hub makes a blob itself a link where several repositories share its bytes.
+        """
+        if not place.is_symlink():
+            return None
+        target = Path(os.path.normpath(place.parent / place.readlink()))
+        return target if target.parent == self.folder / "blobs" else None
+
+    def etag_of(self, place: Path) -> str | None:
+        """The hash under which the bytes of a place were fetched, where it is known."""
+        blob = self.own_blob(place)
+        return blob.name if blob is not None and is_etag(blob.name) else None
+
+    def set_aside(self, place: Path) -> Path:
+        """Take a damaged file out of the snapshot, and its bytes with it. Returns where they lie now."""
+        blob = self.own_blob(place)
+        aside = self.damaged(self.etag_of(place) or place.name)
+        aside.parent.mkdir(parents=True, exist_ok=True)
+        source = blob if blob is not None else place
+        if source.exists() and not source.is_symlink():
+            os.replace(source, aside)
+        else:  # bytes that others share are theirs: only our link goes
+            source.unlink(missing_ok=True)
+        place.unlink(missing_ok=True)
+        return aside
+
     def commit_of(self, revision: str) -> str | None:
         """The commit that a branch or tag meant when it was last looked up; a commit is itself."""
-        if re.fullmatch(r"[0-9a-f]{40}", revision):
+        if is_commit(revision):
             return revision
         try:
             return (self.folder / "refs" / revision).read_text(encoding="ascii").strip() or None
@@ -54,7 +83,7 @@ class RepoStore:
     def remember(self, revision: str, commit: str) -> None:
         """Note what a branch or tag means now."""
         if revision != commit:
-            _write(self.folder / "refs" / revision, commit)
+            write_whole(self.folder / "refs" / revision, commit)
 
     def link(self, commit: str, path: str, etag: str) -> Path:
         """Let the snapshot show a blob that is there; where links are not allowed, the blob moves."""
@@ -79,18 +108,13 @@ def cached(root: Path, file: HubFile) -> tuple[Path, ...] | None:
     return places if all(place.is_file() for place in places) else None
 
 
-def gguf_files(root: Path) -> Iterator[tuple[str, Path]]:
-    """Every whole GGUF in the cache, whoever fetched it: the repository, and the path in its snapshot."""
-    for folder in sorted(root.glob("models--*--*")):
-        for place in sorted((folder / "snapshots").rglob("*.gguf")):
-            if place.is_file():
-                yield repo_of(place), place
-
-
-def repo_of(place: Path) -> str:
-    """The repository that a file of the cache came from."""
-    folder = next(parent.name for parent in place.parents if parent.name.startswith("models--"))
-    return folder.removeprefix("models--").replace("--", "/", 1)
+def gguf_files(root: Path) -> Iterator[tuple[RepoStore, Path]]:
+    """Every whole GGUF in the cache, whoever fetched it: its repository, and its place in a snapshot."""
+    for folder in sorted(root.glob("models--*")):
+        store = RepoStore(root, folder.name.removeprefix("models--").replace("--", "/", 1))
+        for place in sorted((folder / "snapshots").rglob("*")):
+            if place.suffix.lower() == ".gguf" and place.is_file():
+                yield store, place
 
 
 def leftovers(root: Path) -> Iterator[Path]:
@@ -104,35 +128,27 @@ def disk_bytes(places: Sequence[Path]) -> int:
     return sum(real.stat().st_size for real in {place.resolve() for place in places})
 
 
-def remove(place: Path) -> int:
-    """Take one file of a snapshot away, its blob with it unless another snapshot shows it. Returns the bytes freed."""
-    snapshots = next(parent for parent in place.parents if parent.name == "snapshots")
-    blob = place.resolve()
-    size = blob.stat().st_size if blob.is_file() else 0
+def remove(store: RepoStore, place: Path) -> int:
+    """Take a file out of its snapshot, and its blob with it unless another snapshot shows it. Returns the bytes freed.
+
+    Nothing outside of the repository's folder is touched: bytes that it shares with others, or that somebody linked
+    into it, stay where they are.
+    """
+    blob = store.own_blob(place)
+    size = 0 if place.is_symlink() else place.stat().st_size
     place.unlink()
-    if blob != place.absolute() and any(
-        other.resolve() == blob for other in snapshots.rglob("*") if other.is_symlink()
-    ):
-        size = 0
-    else:
+    if blob is not None and not any(store.own_blob(other) == blob for other in (store.folder / "snapshots").rglob("*")):
+        size = 0 if blob.is_symlink() or not blob.exists() else blob.stat().st_size
         blob.unlink(missing_ok=True)
-    _remove_if_empty(place.parent, snapshots.parent)
+    _remove_if_empty(place.parent, store)
     return size
 
 
-def _remove_if_empty(folder: Path, top: Path) -> None:
-    """Folders that hold nothing any more; with the last blob goes the repository's."""
-    while folder != top and not any(folder.iterdir()):
+def _remove_if_empty(folder: Path, store: RepoStore) -> None:
+    """Folders that hold nothing any more; with the last file goes the repository's."""
+    snapshots, blobs = store.folder / "snapshots", store.folder / "blobs"
+    while folder != snapshots and not any(folder.iterdir()):
         folder.rmdir()
         folder = folder.parent
-    blobs = top / "blobs"
-    if not any(blobs.iterdir() if blobs.is_dir() else ()) and not any((top / "snapshots").glob("*")):
-        shutil.rmtree(top)
-
-
-def _write(path: Path, text: str) -> None:
-    """A small file that others may read at any moment."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    half = path.with_name(f"{path.name}.{os.getpid()}")
-    half.write_text(text, encoding="ascii")
-    os.replace(half, path)
+    if not any(snapshots.iterdir()) and not any(blobs.iterdir() if blobs.is_dir() else ()):
+        shutil.rmtree(store.folder)

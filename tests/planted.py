@@ -469,3 +469,38 @@ _LAYERS: Mapping[Arch, Callable[[_Weights, _Shape, int], Tensors]] = {
     "mamba": _mamba_layer,
     "lfm2": _lfm2_layer,
 }
+
+
+def write_split(source: Path, folder: Path, stem: str, n_parts: int = 2) -> list[Path]:
+    """The model in parts, as llama.cpp's gguf-split writes them: only the first one says what it is."""
+    reader = gguf.GGUFReader(source)
+    paths = []
+    for i in range(n_parts):
+        path = folder / f"{stem}-{i + 1:05}-of-{n_parts:05}.gguf"
+        writer = gguf.GGUFWriter(path, "llama")
+        if i == 0:
+            _copy_metadata(reader, writer)
+        else:
+            writer.kv_data[0].clear()
+        writer.add_uint16("split.no", i)
+        writer.add_uint16("split.count", n_parts)
+        writer.add_int32("split.tensors.count", len(reader.tensors))
+        for tensor in reader.tensors[i::n_parts]:
+            writer.add_tensor(tensor.name, tensor.data, raw_dtype=tensor.tensor_type)
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+        paths.append(path)
+    return paths
+
+
+def _copy_metadata(reader: gguf.GGUFReader, writer: gguf.GGUFWriter) -> None:
+    for field in reader.fields.values():
+        if field.name.startswith("GGUF.") or field.name == "general.architecture":
+            continue
+        if field.types[0] == gguf.GGUFValueType.ARRAY:
+            writer.add_array(field.name, field.contents())
+            writer.kv_data[0][field.name].sub_type = field.types[-1]
+        else:
+            writer.add_key_value(field.name, field.contents(), field.types[0])

@@ -16,9 +16,11 @@ from cli import COMMAND, Done, Models, inside, specdec
 from hubstub import Fault, HubStub
 from huggingface_hub import constants
 from huggingface_hub.utils import close_session
-from planted import make_vocab, random_chain, write_planted
+from planted import make_vocab, random_chain, write_planted, write_split
 from shop import DRAFT, DRAFT_REPO, TARGET, TARGET_REPO, add, fill, settings
 from terminals import Terminal
+
+from specdec_cli.llama.model import read_vocabulary
 
 PAIR = ("--target", f"{TARGET_REPO}:Q8_0", "--draft", f"{DRAFT_REPO}:Q4_0")
 
@@ -44,8 +46,9 @@ class Desk:
         }
 
     def __call__(self, *arguments: object, **env: str) -> Done:
-        """In this process, which huggingface_hub has read the environment of already."""
+        """In this process, which huggingface_hub has read the environment of already, and no other for each file."""
         with self.monkeypatch.context() as patch:
+            patch.setattr("specdec_cli.examine.read_vocabulary_apart", read_vocabulary)
             for name, value in {**self.env, **env}.items():
                 patch.setenv(name, value)
             patch.setattr(constants, "HF_HUB_CACHE", {**self.env, **env}["HF_HUB_CACHE"])
@@ -461,3 +464,110 @@ def test_a_hostile_header_is_refused_at_once_and_nothing_is_fetched(desk: Desk, 
     assert time.monotonic() - begun < 2
     assert desk.files == []
     assert desk.bodies <= 4 * 2**20
+
+
+# --- split models -----------------------------------------------------------------------------------------
+
+
+def test_a_split_model_is_planned_pulled_checked_and_run(desk: Desk) -> None:
+    for part in write_split(desk.target, desk.folder, "big-Q8_0", 3):
+        add(desk.stub.root, "acme/big-GGUF", f"Q8_0/{part.name}", part)
+    names = [f"big-Q8_0-0000{i}-of-00003.gguf" for i in (1, 2, 3)]
+    whole, parts = planned(desk, desk.target), planned(desk, "acme/big-GGUF:Q8_0")
+    assert parts["target"]["weights"] == whole["target"]["weights"]
+    done = desk("pull", "--target", "acme/big-GGUF:Q8_0", "--draft", DRAFT_REPO, "--save", "big")
+    assert done.code == 0, done.err
+    assert desk.files == [*names, DRAFT]
+    assert desk("verify-files", "big").out.splitlines() == [f"ok  {name}" for name in (*names, DRAFT)]
+    run = desk("run", "big", "a b", "-n", 6, "--raw", "--temp", 0, "--json")
+    same = desk("run", desk.target, "a b", "-n", 6, "--raw", "--temp", 0, "--json")
+    assert run.document["token_ids"] == same.document["token_ids"]
+    assert desk("rm", "big", "--yes").code == 0
+    assert desk.files == []
+
+
+# --- what went wrong once ---------------------------------------------------------------------------------
+
+
+def test_a_file_that_was_cut_on_this_disk_is_fetched_anew(desk: Desk) -> None:
+    desk.pull("--save", "mine")
+    (place,) = (desk.folder / "hub").rglob(DRAFT)
+    with place.resolve().open("r+b") as file:
+        file.truncate(1000)
+    done = desk("pull", "mine")
+    assert done.code == 0, done.err
+    assert "It is put aside and fetched anew." in done.err
+    assert (desk.folder / "hub").exists()
+    assert desk("verify-files", "mine").code == 0
+
+
+def test_a_pair_with_a_file_of_this_machine_is_found_from_any_folder(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(desk.draft.parent)
+    done = desk("pull", "--target", TARGET_REPO, "--draft", f"./{desk.draft.name}", "--save", "mixed")
+    assert done.code == 0, done.err
+    monkeypatch.chdir(desk.folder)
+    assert desk("run", "mixed", "a b", "-n", 2, "--raw").code == 0
+
+
+def test_a_preset_is_written_whole_and_never_over_another(desk: Desk) -> None:
+    assert desk.pull("--save", "mine").code == 0
+    folder = desk.folder / "config" / "presets"
+    assert [path.name for path in folder.iterdir()] == ["mine.yaml"]
+    assert "There is a preset 'mine' already." in only_error(desk.pull("--save", "mine"), 2)
+
+
+def test_all_names_are_known_before_the_first_byte(desk: Desk) -> None:
+    desk.pull("--save", "mine")
+    desk("rm", "mine", "--yes")
+    desk.stub.log.clear()
+    only_error(desk("pull", "mine", "typo"), 2)
+    assert (desk.files, desk.stub.log) == ([], [])
+
+
+def test_only_what_a_run_needs_is_offered_and_fetched(desk: Desk) -> None:
+    desk.pull("--save", "mine")
+    desk("rm", "mine", "--yes")
+    arguments = ("run", "mine", "a b", "-n", "4", "--raw", "--plain", "--draft", "ngram")
+    with Terminal(*arguments, env=desk.env) as terminal:
+        terminal.wait_for(b"Fetch it now")
+        terminal.send(b"\n")
+        assert terminal.end() == 0
+    assert desk.files == [TARGET]
+
+
+def test_a_repository_without_a_preset_can_be_deleted(desk: Desk) -> None:
+    desk.pull()
+    assert "(no preset)" in desk("list").out
+    assert desk("rm", TARGET_REPO, DRAFT_REPO, "--yes").code == 0
+    assert desk.files == []
+
+
+def test_a_branch_that_cannot_be_noted_is_told(desk: Desk) -> None:
+    refs = desk.folder / "hub" / f"models--{TARGET_REPO.replace('/', '--')}" / "refs"
+    refs.parent.mkdir(parents=True)
+    refs.write_text("a file where a folder should be")
+    assert "cannot be written" in only_error(desk("pull", "--target", TARGET_REPO), 24)
+
+
+def test_words_of_the_hub_stay_in_their_line(desk: Desk) -> None:
+    settings(desk.stub.root, TARGET_REPO, licence="mit\nError: your disk is broken.\x1b[2J")
+    done = desk("pull", "--target", TARGET_REPO)
+    assert "licence mit Error: your disk is broken." in done.err.splitlines()[0]
+    assert "\x1b" not in done.err
+
+
+@pytest.mark.parametrize("kind", ["gemma4", "bert", "rwkv"])
+def test_a_tokenizer_that_ends_llama_cpp_does_not_end_us(desk: Desk, kind: str) -> None:
+    data = desk.target.read_bytes()
+    key = b"tokenizer.ggml.model" + (8).to_bytes(4, "little")
+    at = data.index(key) + len(key)
+    n = int.from_bytes(data[at : at + 8], "little")
+    text = kind.encode()
+    made_up = data[:at] + len(text).to_bytes(8, "little") + text + data[at + 8 + n :]
+    add(desk.stub.root, "acme/evil-GGUF", "evil-Q8_0.gguf", made_up)
+    for command in (("pull", "--target", "acme/evil-GGUF"), ("plan", "acme/evil-GGUF")):
+        done = desk.outside(*command)
+        assert done.code in (0, 3), done.err
+        assert "Traceback" not in done.err

@@ -74,5 +74,11 @@ def test_the_smallest_change_comes_first() -> None:
     assert advice(needed - 100 * MIB)[0] == "an 8-bit cache (--kv q8_0 --kv-draft q8_0)"
     assert advice(needed - 620 * MIB)[0] == "a context of 4096 (--ctx 4096)"
     assert any("--draft ngram" in text for text in advice(needed - 700 * MIB))
-    assert [text.split()[1] for text in advice(3 * GIB)] == ["Q3_K_M", "Q2_K"]
+    assert [text.split()[1] for text in advice(needed - 1000 * MIB) if "file of the target" in text] == ["Q2_K"]
     assert advice(GIB // 4) == []
+
+
+def test_no_context_is_advised_that_could_not_hold_a_draft() -> None:
+    long_drafts = Sized(TARGET.facts, context(8192, n_ubatch=1024, max_rows=601))
+    for change in changes(long_drafts, DRAFT, Machine(2 * GIB)):
+        assert change.fit.fits

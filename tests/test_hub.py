@@ -5,6 +5,8 @@ import ssl
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
+from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -26,7 +28,8 @@ from specdec_cli.errors import (
     ProxyFailed,
     RateLimited,
 )
-from specdec_cli.hub import MAX_FILES, MAX_PAGE_BYTES, Hub
+from specdec_cli.hub import MAX_FILES, MAX_PAGE_BYTES, MAX_PAGES, Hub, open_hub
+from specdec_cli.refusals import retry_after
 
 TOKEN = "hf_secretsecretsecret"
 CERTIFICATE = Path(__file__).parent / "localhost.pem"
@@ -251,7 +254,8 @@ def test_a_certificate_of_ones_own_is_honoured(stub: HubStub, monkeypatch: pytes
     monkeypatch.setenv("SSL_CERT_FILE", "")  # restored afterwards, whatever is put there
     monkeypatch.setenv(name, str(CERTIFICATE))
     with with_certificate(stub) as address:
-        assert Hub(address).info(TARGET_REPO, "main").repo == TARGET_REPO
+        monkeypatch.setenv("HF_ENDPOINT", address)
+        assert open_hub().info(TARGET_REPO, "main").repo == TARGET_REPO
 
 
 # --- the token stays at home ------------------------------------------------------------------------------
@@ -414,3 +418,79 @@ def test_offline_mode_asks_nothing(stub: HubStub, monkeypatch: pytest.MonkeyPatc
         look(stub)
     assert stub.log == []
     assert os.environ.get("HF_HUB_OFFLINE") is None
+
+
+def test_endless_pages_end(stub: HubStub) -> None:
+    stub.listing = []
+    again = {"Link": f'<{stub.endpoint}/api/models/acme/target-GGUF/tree/x>; rel="next"'}
+    stub.faults.append(Fault(path="/tree/", kind="status", status=200, headers=again, times=-1))
+    with pytest.raises(HubError):
+        look(stub)
+    assert len(stub.log) < 2 * MAX_PAGES
+
+
+def test_the_body_of_an_error_is_left_alone() -> None:
+    class Talks(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(500)
+            self.end_headers()
+            with suppress(OSError):
+                while True:
+                    self.wfile.write(bytes(1 << 20))
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    with serving(Talks) as address, pytest.raises(HubFailed, match="status 500"):
+        Hub(address, stall_seconds=2).info(TARGET_REPO, "main")
+
+
+def test_a_signed_address_is_never_shown(stub: HubStub) -> None:
+    hub = Hub(stub.endpoint, stall_seconds=2)
+    place = replace(
+        hub.place(TARGET_REPO, hub.info(TARGET_REPO, "main").commit, TARGET), url=f"{stub.cdn_base}/x?Sig=SECRET"
+    )
+    with pytest.raises(HubError) as caught:
+        hub.read(place, 0, 4)
+    assert "SECRET" not in f"{caught.value} {caught.value.hint}"
+
+
+def test_a_token_that_cannot_be_sent(stub: HubStub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_TOKEN", "hf_тест")
+    assert failure(stub, NeedsToken)[0] == "Your token holds a character that no token has."
+
+
+def test_an_endpoint_that_is_no_address_is_not_tried_again() -> None:
+    with pytest.raises(HubError, match="is no address of a Hub") as caught:
+        Hub("ftp:/hub").info(TARGET_REPO, "main")
+    assert not caught.value.is_transient
+
+
+NOW = datetime(2026, 11, 29, 12, 0, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [
+        ({"retry-after": "17"}, 17.0),
+        ({"retry-after": "Sun, 29 Nov 2026 12:02:00 GMT"}, 120.0),
+        ({"retry-after": "Sun, 29 Nov 2026 11:00:00 GMT"}, 0.0),
+        ({"retry-after": "²"}, None),
+        ({"retry-after": "soon"}, None),
+        ({"ratelimit": '"api";r=0;t=55'}, 55.0),
+        ({"ratelimit": '"api";r=9;t=55'}, None),
+        ({}, None),
+    ],
+)
+def test_how_long_a_server_wants_to_be_left_alone(headers: dict[str, str], seconds: float | None) -> None:
+    assert retry_after(headers, NOW) == seconds
+
+
+def test_warnings_of_the_server_are_not_for_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    from huggingface_hub.utils import logging
+
+    from specdec_cli.hub import open_hub as opened
+
+    opened()
+    logging.get_logger("huggingface_hub.utils._http").warning("\x9b31mred")
+    assert capsys.readouterr().err == ""

@@ -5,11 +5,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 from hubstub import HubStub
 from planted import PlantedPair
-from shop import DRAFT, DRAFT_REPO, TARGET, TARGET_REPO, Buyer, fill
+from shop import DRAFT, DRAFT_REPO, TARGET, TARGET_REPO, Buyer, add, fill
 
-from specdec_cli.inventory import Inventory, remove_leftovers, remove_pair, stock_of, take_inventory, verify
+from specdec_cli.errors import NotHere
+from specdec_cli.inventory import Inventory, remove_leftovers, remove_places, stock_of, take_inventory, verify
 from specdec_cli.presets import HubFile, ModelSource, Preset
 from specdec_cli.store import RepoStore, cached
 
@@ -53,23 +55,23 @@ def test_files_that_pairs_share_count_once_and_stay(buyer: Buyer) -> None:
     found = inventory(buyer, both, alone)
     assert found.total_bytes == target.stat().st_size + draft.stat().st_size
     size = draft.stat().st_size
-    freed, kept = remove_pair(found.pairs[0], found.pairs[1:])
+    freed, kept = remove_places(buyer.root, found.pairs[0].places, found.pairs[1:])
     assert (freed, kept) == (size, (target,))
     assert target.is_file()
     assert not RepoStore(buyer.root, DRAFT_REPO).folder.exists(), "nothing is left of a repository without files"
-    assert remove_pair(stock_of(alone, buyer.root), ())[1] == ()
+    assert remove_places(buyer.root, stock_of(alone, buyer.root).places, ())[1] == ()
     assert not RepoStore(buyer.root, TARGET_REPO).folder.exists()
 
 
 def test_freed_bytes_are_the_files(buyer: Buyer) -> None:
     size = buyer.fetch().stat().st_size + buyer.fetch(DRAFT_REPO, DRAFT).stat().st_size
-    assert remove_pair(stock_of(preset(buyer), buyer.root), ()) == (size, ())
+    assert remove_places(buyer.root, stock_of(preset(buyer), buyer.root).places, ()) == (size, ())
 
 
 def test_what_other_tools_fetched_of_a_repository_stays(buyer: Buyer) -> None:
     readme = buyer.fetch(TARGET_REPO, "README.md")
     buyer.fetch()
-    remove_pair(stock_of(preset(buyer), buyer.root), ())
+    remove_places(buyer.root, stock_of(preset(buyer), buyer.root).places, ())
     assert readme.read_text() == "# A model\n"
 
 
@@ -78,7 +80,7 @@ def test_a_blob_that_another_commit_shows_stays(buyer: Buyer) -> None:
     other = place.parent.parent / ("f" * 40) / TARGET
     other.parent.mkdir()
     other.symlink_to(f"../../blobs/{place.resolve().name}")
-    freed, _ = remove_pair(stock_of(preset(buyer, draft=False), buyer.root), ())
+    freed, _ = remove_places(buyer.root, stock_of(preset(buyer, draft=False), buyer.root).places, ())
     assert freed == 0
     assert other.is_file()
 
@@ -95,7 +97,7 @@ def test_leftovers_are_shown_and_go(buyer: Buyer) -> None:
     store.damaged("b" * 64).write_bytes(bytes(5))
     found = inventory(buyer)
     assert (len(found.leftovers), found.total_bytes) == (2, 15)
-    assert remove_leftovers(found.leftovers) == 15
+    assert remove_leftovers(buyer.root, found.leftovers) == (15, 0)
     assert inventory(buyer).leftovers == ()
 
 
@@ -122,33 +124,131 @@ def test_a_split_model_is_here_only_with_all_parts(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_whole_passes(buyer: Buyer) -> None:
-    notes: list[str] = []
-    assert verify(buyer.fetch(), buyer.root, notes.append)
-    assert notes == []
+    assert verify(buyer.fetch(), buyer.root, None) is None
 
 
 def test_a_file_that_rotted_is_put_aside(buyer: Buyer) -> None:
     place = buyer.fetch()
     blob = place.resolve()
-    data = bytearray(blob.read_bytes())
-    data[-1] ^= 1
-    blob.write_bytes(data)
-    notes: list[str] = []
-    assert not verify(place, buyer.root, notes.append)
+    flip_last_byte(blob)
+    reason = verify(place, buyer.root, None) or ""
     aside = RepoStore(buyer.root, TARGET_REPO).damaged(blob.name)
-    assert str(aside) in notes[0]
-    assert "hash" in notes[0]
+    assert str(aside) in reason
+    assert "hash" in reason
     assert aside.is_file()
-    assert not place.exists()
+    assert not place.is_symlink()
     assert not blob.exists()
     assert buyer.fetch().is_file()
 
 
-def test_a_file_without_a_hash_is_checked_by_its_structure(buyer: Buyer) -> None:
-    place = buyer.fetch()
-    data = place.read_bytes()
+def flip_last_byte(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+
+
+def without_links(place: Path) -> Path:
+    """As it lies on Windows without the right to make links."""
+    blob = place.resolve()
     place.unlink()
-    place.write_bytes(data[:-1000])
-    notes: list[str] = []
-    assert not verify(place, buyer.root, notes.append)
-    assert "ends before its tensor" in notes[0]
+    blob.rename(place)
+    return place
+
+
+def test_a_file_without_a_link_is_checked_by_the_presets_hash_or_its_structure(buyer: Buyer) -> None:
+    etag = buyer.look_up()[1].etag
+    place = without_links(buyer.fetch())
+    assert verify(place, buyer.root, etag) is None
+    assert verify(place, buyer.root, None) is None
+    flip_last_byte(place)
+    assert verify(place, buyer.root, None) is None, "its structure tells nothing of its last byte"
+    assert "hash" in (verify(place, buyer.root, etag) or "")
+    assert not place.exists()
+
+
+def test_a_file_without_a_hash_is_checked_by_its_structure(buyer: Buyer) -> None:
+    place = without_links(buyer.fetch())
+    place.write_bytes(place.read_bytes()[:-1000])
+    assert "ends before its tensor" in (verify(place, buyer.root, None) or "")
+
+
+def test_a_file_whose_hash_is_right_is_right_whatever_it_holds(buyer: Buyer) -> None:
+    add(buyer.stub.root, TARGET_REPO, "notes.txt", b"calibration data")
+    place = buyer.fetch(TARGET_REPO, "notes.txt")
+    assert verify(place, buyer.root, None) is None
+
+
+def test_a_file_that_cannot_be_read_is_not_damaged(buyer: Buyer, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = buyer.fetch()
+
+    def refuse(*_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("specdec_cli.inventory.check_file", refuse)
+    with pytest.raises(NotHere, match="cannot be read: Permission denied"):
+        verify(place, buyer.root, None)
+    assert place.is_file()
+
+
+# --- what belongs to others -------------------------------------------------------------------------------
+
+
+def shared_blob(buyer: Buyer) -> tuple[Path, Path]:
+    """A file whose bytes lie in huggingface_hub's store for several repositories: our place, and that store's file."""
+    place = buyer.fetch()
+    blob = RepoStore(buyer.root, TARGET_REPO).blob(buyer.look_up()[1].etag)
+    store = buyer.root / "blobs" / "ab" / ("ab" + "c" * 62)
+    store.parent.mkdir(parents=True)
+    blob.rename(store)
+    blob.symlink_to(store)
+    return place, store
+
+
+def test_bytes_that_repositories_share_are_checked_by_our_hash_and_stay(buyer: Buyer) -> None:
+    place, store = shared_blob(buyer)
+    assert verify(place, buyer.root, None) is None
+    flip_last_byte(store)
+    assert "hash" in (verify(place, buyer.root, None) or "")
+    assert not place.is_symlink()
+    assert store.is_file(), "others decide about it"
+
+
+def test_removing_a_file_leaves_shared_bytes(buyer: Buyer) -> None:
+    place, store = shared_blob(buyer)
+    assert remove_places(buyer.root, [place], ()) == (0, ())
+    assert store.is_file()
+    assert not RepoStore(buyer.root, TARGET_REPO).folder.exists()
+
+
+def test_a_file_that_somebody_linked_into_the_cache_stays(buyer: Buyer, tmp_path: Path) -> None:
+    place = buyer.fetch()
+    own = tmp_path / "precious.gguf"
+    own.write_bytes(place.read_bytes())
+    linked = place.with_name("linked.gguf")
+    linked.symlink_to(own)
+    remove_places(buyer.root, [linked], ())
+    assert own.is_file()
+    assert place.is_file()
+
+
+def test_a_folder_called_snapshots_confuses_nobody(buyer: Buyer, planted_pair: PlantedPair) -> None:
+    for name in ("snapshots/a.gguf", "keep.gguf", "models--x--y/b.gguf"):
+        add(buyer.stub.root, TARGET_REPO, name, planted_pair.draft)
+    place, keep, odd = (
+        buyer.fetch(TARGET_REPO, name) for name in ("snapshots/a.gguf", "keep.gguf", "models--x--y/b.gguf")
+    )
+    assert remove_places(buyer.root, [place, odd], ()) == (0, ())
+    assert keep.is_file()
+    assert [path for path in keep.parent.rglob("*") if path.is_file()] == [keep]
+
+
+def test_what_is_being_fetched_is_no_leftover(buyer: Buyer) -> None:
+    store, etag = RepoStore(buyer.root, TARGET_REPO), "a" * 64
+    part = store.incomplete(etag)
+    part.parent.mkdir(parents=True)
+    part.write_bytes(bytes(10))
+    store.lock(etag).parent.mkdir(parents=True)
+    with FileLock(store.lock(etag)):
+        assert remove_leftovers(buyer.root, [part]) == (0, 1)
+    assert part.is_file()
+    assert remove_leftovers(buyer.root, [part, part]) == (10, 0)

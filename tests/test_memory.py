@@ -87,6 +87,14 @@ def test_everything_is_in_ram_without_a_gpu() -> None:
     assert found.ram == found.weights + found.cache + found.compute + found.tokenizer
 
 
+def test_an_output_matrix_of_its_own_is_in_one_place_and_a_tied_one_in_two() -> None:
+    untied = need(LLAMA_3_1_8B, context(8192), 1)
+    assert untied.weights + untied.gpu_weights == LLAMA_3_1_8B.weights_bytes
+    tied = need(replace(LLAMA_3_1_8B, is_tied=True), context(8192), 1)
+    assert tied.weights == LLAMA_3_1_8B.weights_bytes
+    assert tied.gpu_weights == LLAMA_3_1_8B.output_bytes
+
+
 def test_the_output_layer_goes_to_the_gpu_first_and_then_the_last_layers() -> None:
     one, two = need(LLAMA_3_1_8B, context(8192), 1), need(LLAMA_3_1_8B, context(8192), 2)
     assert (one.gpu_weights, one.gpu_cache) == (128 * MIB, 0)
@@ -202,6 +210,19 @@ def test_latent_attention_keeps_no_values() -> None:
         ]
     )
     assert found.cache_elements == (576,)
+
+
+@pytest.mark.parametrize(
+    ("metadata", "tensor", "elements"),
+    [
+        ({"x.ssm.inner_size": 512, "x.ssm.state_size": 16, "x.ssm.conv_kernel": 4}, "ssm_in", 3 * 512 + 512 * 16),
+        ({"x.embedding_length": 1024, "x.shortconv.l_cache": 3}, "shortconv.in_proj", 2 * 1024),
+        ({"x.embedding_length": 768, "x.wkv.head_size": 64}, "time_mix_key", 768 * (2 + 64)),
+    ],
+)
+def test_recurrent_layers_keep_a_state(metadata: dict[str, object], tensor: str, elements: int) -> None:
+    found = model_facts([header({"x.block_count": 2, **metadata}, f"blk.0.{tensor}.weight", "blk.1.attn_k.weight")])
+    assert found.state_bytes == (4 * elements, 0)
 
 
 def test_experts_count_as_many_as_work_at_once() -> None:

@@ -39,7 +39,9 @@ def test_what_is_typed(text: str, expected: HubSpec) -> None:
     assert parse_spec(text) == expected
 
 
-@pytest.mark.parametrize("text", ["a", "a/b/c", "a/b:", "a/b@", "a/b:x@y:z", "a/b@../../x", "../b", "a/b:../x", ""])
+@pytest.mark.parametrize(
+    "text", ["a", "a/b/c", "a/b:", "a/b@", "a/b:x@y:z", "a/b@../../x", "a/b@/tmp/x", "../b", "a/b:../x", ""]
+)
 def test_what_is_no_model(text: str) -> None:
     with pytest.raises(UsageError, match="is no model of the Hub"):
         parse_spec(text)
@@ -121,11 +123,20 @@ def test_the_exact_quant_comes_before_longer_ones() -> None:
 )
 def test_side_files_are_never_the_model(side_file: str) -> None:
     assert picked(None, side_file, "model-Q8_0.gguf").path == "model-Q8_0.gguf"
-    assert refused(None, side_file)[0] == "owner/name holds no GGUF model."
+    assert refused(None, side_file)[0] == "owner/name holds no GGUF model, only parts such as projectors or heads."
     assert "holds no" in refused(side_file, side_file, "model-Q8_0.gguf", "model-Q4_0.gguf")[0]
 
 
-@pytest.mark.parametrize("name", ["smtp-helper-Q8_0.gguf", "eaglet-Q8_0.gguf", "Qwen3.6-27B-MTPx-Q4_0.gguf"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "rwkv-5-Eagle-7B-Q4_K_M.gguf",
+        "model-mtp-Q4_0.gguf",
+        "smtp-helper-Q8_0.gguf",
+        "eaglet-Q8_0.gguf",
+        "Qwen3.6-27B-MTPx-Q4_0.gguf",
+    ],
+)
 def test_names_that_only_look_like_side_files(name: str) -> None:
     assert picked(None, name).path == name
 
@@ -144,6 +155,11 @@ def test_a_split_model_is_taken_whole_and_called_by_its_first_part() -> None:
 def test_a_split_model_with_a_part_missing_is_refused(missing: int) -> None:
     words, _ = refused("Q8_0", *(path for i, path in enumerate(SPLIT) if i != missing))
     assert words == f"owner/name lacks 1 of the 3 parts of {SPLIT[0]}, such as {SPLIT[missing]}."
+
+
+def test_the_suffix_may_be_in_capitals() -> None:
+    names = ("m-00001-of-00002.GGUF", "m-00002-of-00002.GGUF")
+    assert [part.path for part in picked(None, *names).parts] == list(names)
 
 
 def test_pieces_cut_by_the_byte_are_no_models() -> None:

@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,6 +11,7 @@ import typer
 
 from specdec_cli.commands.options import JsonOpt, say
 from specdec_cli.errors import DamagedFile, UsageError
+from specdec_cli.ui.clean import printable
 
 if TYPE_CHECKING:
     from specdec_cli.inventory import Inventory, Stock
@@ -52,60 +54,82 @@ def list_files(*, as_json: JsonOpt = False) -> None:
 
 
 def rm(
-    names: Annotated[list[str] | None, typer.Argument(help="Pairs to delete, by their presets' names.")] = None,
+    names: Annotated[
+        list[str] | None, typer.Argument(help="Pairs to delete, by their presets' names; or repositories, OWNER/NAME.")
+    ] = None,
     *,
     leftovers: Annotated[bool, typer.Option("--leftovers", help="Delete unfinished and damaged downloads.")] = False,
     yes: YesOpt = False,
 ) -> None:
     """Delete pairs from this machine. Files that another pair here uses stay."""
-    from specdec_cli.inventory import remove_leftovers, remove_pair, stock_of
-    from specdec_cli.presets import load_preset
-    from specdec_cli.ui import words
-
     if not names and not leftovers:
         raise UsageError("Nothing was named to delete.", hint="Name a pair (specdec list), or give --leftovers.")
-    root = _root()
-    presets = [load_preset(name) for name in names or ()]
-    for preset in presets:
-        stock = stock_of(preset, root)
-        if not stock.places:
-            say(f"Nothing of {preset.name} is here.")
-        elif yes or _agreed(f"Delete {preset.name}?"):
-            freed, kept = remove_pair(stock, _whole_others(preset.name))
-            say(f"Deleted {preset.name}: {words.download(freed)} freed.")
-            for place in kept:
-                say(f"{place.name} stays: another pair uses it.")
+    for name, places in [(name, _places_of(name)) for name in names or ()]:
+        if not places:
+            say(f"Nothing of {name} is here.")
+        elif yes or _agreed(f"Delete {name}?"):
+            _remove(name, places)
     if leftovers:
-        found = _inventory().leftovers
-        if found and (yes or _agreed(f"Delete {words.count(len(found), 'unfinished or damaged file')}?")):
-            say(f"{words.download(remove_leftovers(found))} freed.")
+        _remove_leftovers(yes)
+
+
+def _places_of(name: str) -> Sequence[Path]:
+    """The files of a preset, or those of a repository that no preset names."""
+    from specdec_cli.inventory import stock_of
+    from specdec_cli.presets import load_preset
+
+    if "/" in name:
+        return [place for repo, place in _inventory().others if repo == name]
+    return stock_of(load_preset(name), _root()).places
+
+
+def _remove(name: str, places: Sequence[Path]) -> None:
+    from specdec_cli.inventory import remove_places
+    from specdec_cli.ui import words
+
+    freed, kept = remove_places(_root(), places, _whole_others(name))
+    say(f"Deleted {name}: {words.download(freed)} freed.")
+    for place in kept:
+        say(f"{place.name} stays: another pair uses it.")
+
+
+def _remove_leftovers(yes: bool) -> None:
+    from specdec_cli.inventory import remove_leftovers
+    from specdec_cli.ui import words
+
+    found = _inventory().leftovers
+    if found and (yes or _agreed(f"Delete {words.count(len(found), 'unfinished or damaged file')}?")):
+        freed, n_kept = remove_leftovers(_root(), found)
+        say(f"{words.download(freed)} freed.")
+        if n_kept:
+            say(f"{words.count(n_kept, 'file')} stay{'s' if n_kept == 1 else ''}: being fetched now.")
 
 
 def verify_files(
     names: Annotated[list[str] | None, typer.Argument(help="Pairs to check; without any, all GGUF files here.")] = None,
 ) -> None:
     """Check files against the hashes that the Hub gave; a damaged one is put aside and never used."""
-    from specdec_cli.inventory import stock_of, verify
+    from specdec_cli.inventory import stock_of, store_of, verify
     from specdec_cli.presets import load_preset
 
-    root = _root()
-    if names:
-        places = {place: None for name in names for place in stock_of(load_preset(name), root).places}
-    else:
-        stock = _inventory()
-        places = {place: None for pair in stock.pairs for place in pair.places} | {
-            place: None for _, place in stock.others
-        }
-    if not places:
+    root, stock = _root(), _inventory()
+    pairs = [stock_of(load_preset(name), root) for name in names] if names else stock.pairs
+    known = {place: pair.sha256.get(place) for pair in pairs for place in pair.places}
+    if not names:
+        known |= {place: None for _, place in stock.others}
+    if not known:
         say("There is nothing to check: specdec pull brings models.")
     n_damaged = 0
-    for place in places:
-        if verify(place, root, say):
-            print(f"ok  {place.name}")
+    for place, sha256 in known.items():
+        has_hash = sha256 is not None or store_of(root, place).etag_of(place) is not None
+        reason = verify(place, root, sha256)
+        if reason is None:
+            print(f"ok  {printable(place.name)}" + ("" if has_hash else "  (its structure; no hash is known)"))
         else:
+            say(reason)
             n_damaged += 1
     if n_damaged:
-        raise DamagedFile(f"{n_damaged} of {len(places)} files are damaged.", hint="Pull them again.")
+        raise DamagedFile(f"{n_damaged} of {len(known)} files are damaged.", hint="Pull them again.")
 
 
 def _whole_others(name: str) -> "list[Stock]":
@@ -120,10 +144,9 @@ def _root() -> Path:
 
 
 def _inventory() -> "Inventory":
-    from specdec_cli.hub import cache_root
     from specdec_cli.inventory import take_inventory
 
-    return take_inventory(all_presets(), cache_root())
+    return take_inventory(all_presets(), _root())
 
 
 def all_presets() -> "list[Preset]":

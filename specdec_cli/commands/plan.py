@@ -74,11 +74,11 @@ def plan(
 
 def _located(model: str, draft: str | None) -> "tuple[Located, Located | None, int | None]":
     """Both models' headers, from this disk or the Hub; and the draft length that a preset suggests."""
-    from specdec_cli.hub import Hub, cache_root
+    from specdec_cli.hub import cache_root, open_hub
     from specdec_cli.pull import Puller
     from specdec_cli.ui.progress import NoProgress
 
-    puller = Puller(Hub(), cache_root(), NoProgress(say))
+    puller = Puller(open_hub(), cache_root(), NoProgress(say))
     target, own_draft, k = _wanted(model)
     if draft in ("none", "ngram"):
         wanted_draft = None
@@ -155,7 +155,8 @@ def _verdict(fit: "Fit", found: "list[Change]", n_ctx: int) -> list[str]:
         used, free = words.download(fit.on_gpu(gpu)), words.download(gpu.free_bytes)
         lines.append(f"{gpu.name:8} {used} of {free} free{_mark(fit.fits_gpu)}")
     if fit.machine.gpus:
-        lines.append(f"layers   --ngl {fit.layers} --ngl-draft {fit.draft_layers} (what --ngl auto does)")
+        draft_layers = f" --ngl-draft {fit.draft_layers}" if fit.draft is not None else ""
+        lines.append(f"layers   --ngl {fit.layers}{draft_layers}")
     if fit.target.copies:
         copies = fit.target.copies + (fit.draft.copies if fit.draft is not None else 0)
         lines.append(f"         + {words.download(copies)} of file pages that the system drops when it needs room")

@@ -25,11 +25,13 @@ def list_presets(context: typer.Context, *, as_json: JsonOpt = False) -> None:
     """List all presets with size, whether they fit into this machine's free memory, and whether they are here."""
     if context.invoked_subcommand is not None:
         return
+    from specdec_cli.plan import machine_now
     from specdec_cli.ui import words
     from specdec_cli.ui.table import write_table
     from specdec_cli.ui.terminal import Terminal
 
-    found = sorted((_row(preset) for preset in all_presets()), key=lambda row: (row["bytes"] or 0, row["name"]))
+    free = machine_now().free_bytes
+    found = sorted((_row(preset, free) for preset in all_presets()), key=lambda row: (row["bytes"] or 0, row["name"]))
     if as_json:
         print(json.dumps({"presets": found}))
         return
@@ -64,9 +66,10 @@ def show(name: Annotated[str, typer.Argument(help="The preset's name.")], *, as_
         print(printable(f"{label:14}{text}"))
 
 
-def _row(preset: "Preset") -> dict[str, Any]:
+def _row(preset: "Preset", free: int | None) -> dict[str, Any]:
     from specdec_cli.hub import cache_root
-    from specdec_cli.inventory import hub_files, stock_of
+    from specdec_cli.inventory import stock_of
+    from specdec_cli.presets import hub_files
 
     files = hub_files(preset)
     known = [file.bytes for file in files if file.bytes is not None]
@@ -74,7 +77,7 @@ def _row(preset: "Preset") -> dict[str, Any]:
     return {
         "name": preset.name,
         "bytes": size,
-        "fits": _fits(size) if files else True,
+        "fits": _fits(size, free) if files else True,
         "here": stock_of(preset, cache_root()).is_here if files else True,
         "gated": any(file.gated for file in files),
         "unconfirmed": preset.unconfirmed is not None,
@@ -82,13 +85,8 @@ def _row(preset: "Preset") -> dict[str, Any]:
     }
 
 
-def _fits(size: int | None) -> bool | None:
-    from specdec_cli.plan import machine_now
-
-    machine = machine_now()
-    if size is None or machine.ram_bytes is None:
-        return None
-    return size * _SHARE_OF_BUFFERS <= machine.ram_bytes + machine.gpu_bytes
+def _fits(size: int | None, free: int | None) -> bool | None:
+    return None if size is None or free is None else size * _SHARE_OF_BUFFERS <= free
 
 
 def _facts(preset: "Preset") -> list[tuple[str, str]]:

@@ -52,17 +52,14 @@ def pull(
     if save is not None and names:
         raise UsageError("--save is for pairs given with --target and --draft.", hint="Leave it out.")
     if names:
-        results = [_pull_preset(name, force=force, stall=stall, quiet=quiet or as_json) for name in names]
+        from specdec_cli.presets import load_preset
+
+        presets = [load_preset(name) for name in names]  # all of them, before the first byte of one
+        results = [pull_preset(preset, force=force, stall=stall, quiet=quiet or as_json) for preset in presets]
     else:
         results = [_pull_own(target, draft, save, force=force, stall=stall, quiet=quiet or as_json)]
     if as_json:
         print(json.dumps({"pairs": results}))
-
-
-def _pull_preset(name: str, **options: Any) -> dict[str, Any]:
-    from specdec_cli.presets import load_preset
-
-    return pull_preset(load_preset(name), **options)
 
 
 def pull_preset(preset: "Preset", *, force: bool, stall: float, quiet: bool) -> dict[str, Any]:
@@ -111,14 +108,14 @@ def _pull_own(target: str | None, draft: str | None, save: str | None, **options
 def _bring(
     wanted: "list[Wanted]", *, force: bool, stall: float, quiet: bool
 ) -> "tuple[tuple[Located, ...], list[Path]]":
-    from specdec_cli.hub import Hub, cache_root
+    from specdec_cli.hub import cache_root, open_hub
     from specdec_cli.plan import machine_now
     from specdec_cli.pull import Puller
     from specdec_cli.ui.progress import open_progress
     from specdec_cli.ui.terminal import Terminal
 
     with open_progress(Terminal(sys.stderr, os.environ), quiet=quiet, say=say) as progress:
-        puller = Puller(Hub(stall_seconds=stall), cache_root(), progress)
+        puller = Puller(open_hub(stall_seconds=stall), cache_root(), progress)
         models = tuple(puller.locate(w) for w in wanted)
         judged = puller.judge(models, machine_now(), force=force)
         for line in _verdict(judged):
@@ -141,9 +138,10 @@ def _verdict(judged: "Judged") -> list[str]:
     if judged.report is not None:
         lines.append(one_line(judged.report))
     need, fit = judged.fit.ram + judged.fit.gpu, judged.fit
-    free = (fit.machine.ram_bytes or 0) + fit.machine.gpu_bytes
+    free = fit.machine.free_bytes
     verdict = "fits" if fit.fits else "DOES NOT FIT"
-    lines.append(f"memory: about {words.download(need)} of {words.download(free)} free: {verdict}")
+    of = f"{words.download(free)} free: {verdict}" if free is not None else "an unknown amount"
+    lines.append(f"memory: about {words.download(need)} of {of}")
     lines.append(f"to fetch: {words.download(judged.to_fetch)}" if judged.to_fetch else "nothing to fetch")
     return lines
 
@@ -160,14 +158,17 @@ def _result(name: str | None, models: "tuple[Located, ...]", paths: "list[Path]"
 
 def offer_to_pull(model: str, draft: str | None) -> None:
     """Ask whether to fetch what a preset lacks, if there is somebody to ask. Does nothing else."""
-    from specdec_cli.presets import load_preset
+    from dataclasses import replace
+
+    from specdec_cli.presets import hub_files, load_preset
     from specdec_cli.resolve import looks_like_path
 
     if looks_like_path(model) or not (sys.stdin.isatty() and sys.stderr.isatty()):
         return
     preset = load_preset(model)
-    used = [preset.target] + ([preset.draft] if preset.draft is not None and draft is None else [])
-    missing = [source.hub for source in used if source.hub is not None and find(source.hub) is None]
+    if draft is not None:  # the user brings another
+        preset = replace(preset, draft=None)
+    missing = [file for file in hub_files(preset) if find(file) is None]
     if not missing:
         return
     from specdec_cli.hub import is_offline

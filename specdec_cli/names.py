@@ -1,0 +1,46 @@
+"""What names from outside may look like: of repositories, revisions, files, and in the middle of a sentence."""
+
+import re
+
+_REPO = re.compile(r"(?!\.)[\w.-]+/(?!\.)[\w.-]+", re.ASCII)
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+_ETAG = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
+_REVISION = re.compile(r"[\w-][\w./-]*", re.ASCII)
+_FORBIDDEN = re.compile(r'[\\:*?"<>|\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]')
+"""In the name of a file: what some system takes for something else, and what a terminal obeys."""
+_LONGEST_PATH = 1024
+_LONGEST_QUOTE = 200
+
+
+def is_repo(text: str) -> bool:
+    """OWNER/NAME."""
+    return _REPO.fullmatch(text) is not None
+
+
+def is_commit(text: str) -> bool:
+    return _COMMIT.fullmatch(text) is not None
+
+
+def is_revision(text: str) -> bool:
+    """A commit, a branch or a tag, which can be the name of a file below a folder."""
+    return _REVISION.fullmatch(text) is not None and ".." not in text
+
+
+def is_etag(text: str) -> bool:
+    """Whether this is a hash (sha256, or git's sha1), and so can be a file's name."""
+    return _ETAG.fullmatch(text) is not None
+
+
+def stays_inside(path: str) -> bool:
+    """Whether a path, parted by slashes, is one below its folder on every system."""
+    parts = path.split("/")
+    return (
+        0 < len(path) < _LONGEST_PATH
+        and not any(part in ("", ".", "..") for part in parts)
+        and _FORBIDDEN.search(path) is None
+    )
+
+
+def one_line(text: str | None) -> str:
+    """Words from outside, fit for the middle of a sentence."""
+    return " ".join((text or "no reason given").split()).rstrip(".")[:_LONGEST_QUOTE]
