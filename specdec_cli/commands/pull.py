@@ -25,7 +25,7 @@ def pull(
     *,
     target: Annotated[
         str | None,
-        typer.Option(help="Instead of a preset: REPO[:FILE|QUANT][@REVISION] of the target, or a file here."),
+        typer.Option(help="Instead of a preset: REPO[:FILE|QUANT]\\[@REVISION] of the target, or a file here."),
     ] = None,
     draft: Annotated[str | None, typer.Option(help="The same for its draft.")] = None,
     save: Annotated[str | None, typer.Option(help="Save the pair as a preset of your own under this name.")] = None,
