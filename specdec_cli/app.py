@@ -14,6 +14,7 @@ from specdec_cli.commands.files import list_files, rm, verify_files
 from specdec_cli.commands.plan import plan
 from specdec_cli.commands.presets import presets_app
 from specdec_cli.commands.pull import pull
+from specdec_cli.commands.replay import replay
 from specdec_cli.commands.run import run
 from specdec_cli.errors import Interrupted, SpecdecError
 from specdec_cli.ui.clean import printable
@@ -33,6 +34,7 @@ app = typer.Typer(
 )
 app.command()(run)
 app.command()(bench)
+app.command()(replay)
 app.command()(check)
 app.command()(pull)
 app.command()(plan)

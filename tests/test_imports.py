@@ -73,13 +73,14 @@ IMPORTS = {
     "bench": "costs draft_length drafters.none engine errors pairing same sampling stats types verify",
     "bench_report": "bench costs",
     "bench_compare": "errors",
-    "commands": "advice bench bench_compare bench_report chat costs derive document errors fit guard hub interrupt "
-    "inventory kinds llama.abort llama.devices llama.grammar llama.log llama.model llama.quantize machine pairing "
-    "plan presets prompts pull resolve running sampling settings store trace ui.check_report ui.clean "
-    "ui.make ui.progress ui.silent ui.steps ui.table ui.terminal ui.view ui.words vocab_check "
-    "vocabulary typer",
+    "replay": "costs errors",
+    "commands": "advice bench bench_compare bench_report chat costs derive document errors fit guard hub "
+    "interrupt inventory kinds llama.abort llama.devices llama.grammar llama.log llama.model "
+    "llama.quantize machine pairing plan presets prompts pull replay resolve running sampling "
+    "settings store trace ui.check_report ui.clean ui.make ui.progress ui.silent ui.steps ui.table "
+    "ui.terminal ui.view ui.words vocab_check vocabulary typer",
     "app": "commands.bench commands.check commands.files commands.plan commands.presets commands.pull "
-    "commands.run errors ui.clean typer",
+    "commands.replay commands.run errors ui.clean typer",
     "__main__": "app",
     "__init__": "",
 }

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from specdec_cli.commands.options import find, layers, quantize, say
+from specdec_cli.commands.options import find, layers, numbers, quantize, say, whole_numbers, words
 from specdec_cli.commands.pull import offer_to_pull
 from specdec_cli.errors import TextDiffers, UsageError
 from specdec_cli.guard import guard_terminal
@@ -113,15 +113,15 @@ def bench(
     outputs = {"json": json_file, "csv": csv_file, "md": md_file}
     for file in outputs.values():
         _check_writable(file)
-    chosen = choose(read_prompts(prompts or SHIPPED), _words(kinds))
-    fills = _whole(ctx_fill, "--ctx-fill")
+    chosen = choose(read_prompts(prompts or SHIPPED), words(kinds))
+    fills = whole_numbers(ctx_fill, "--ctx-fill")
     offer_to_pull(model, draft)
     files = resolve(model, draft, quantize, find, say)
     sampling = files.preset.sampling if files.preset is not None else SamplingParams()
-    temperatures = _numbers(temp, "--temp") or sorted({0.0, sampling.temperature})
-    ks = _whole(k, "--k") if k is not None else _usual_lengths(files)
-    p_mins = _numbers(p_min, "--p-min") or [files.preset.p_min or 0.0 if files.preset is not None else 0.0]
-    settings = _settings(files, _words(drafter), ks, temperatures, p_mins)
+    temperatures = numbers(temp, "--temp") or sorted({0.0, sampling.temperature})
+    ks = whole_numbers(k, "--k") if k is not None else _usual_lengths(files)
+    p_mins = numbers(p_min, "--p-min") or [files.preset.p_min or 0.0 if files.preset is not None else 0.0]
+    settings = _settings(files, words(drafter), ks, temperatures, p_mins)
     request = PairRequest(
         target=files.target,
         draft=files.draft,
@@ -352,23 +352,3 @@ def _check_writable(file: Path | None) -> None:
     """Before hours of measuring, not after."""
     if file is not None and str(file) != "-" and not os.access(file.parent if not file.exists() else file, os.W_OK):
         raise UsageError(f"{file} cannot be written.", hint="Check the folder.")
-
-
-def _words(text: str | None) -> list[str]:
-    return [part.strip() for part in text.split(",") if part.strip()] if text else []
-
-
-def _numbers(text: str | None, option: str) -> list[float]:
-    try:
-        return [float(part) for part in _words(text)]
-    except ValueError as error:
-        raise UsageError(f"{option} cannot be {text!r}.", hint="Give numbers with commas, such as 0,0.7,1.") from error
-
-
-def _whole(text: str | None, option: str) -> list[int]:
-    try:
-        return [int(part) for part in _words(text)]
-    except ValueError as error:
-        raise UsageError(
-            f"{option} cannot be {text!r}.", hint="Give whole numbers with commas, such as 1,2,4."
-        ) from error

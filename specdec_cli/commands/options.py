@@ -53,3 +53,26 @@ def bytes_in(text: str | None, option: str) -> int | None:
     if not found:
         raise UsageError(f"{option} cannot be {text!r}.", hint="Give a size such as 8G or 512M.")
     return int(float(found[1]) * 1024 ** " KMGT".index(found[2].upper() or " "))
+
+
+def words(text: str | None) -> list[str]:
+    """Parts between commas."""
+    return [part.strip() for part in text.split(",") if part.strip()] if text else []
+
+
+def numbers(text: str | None, option: str) -> list[float]:
+    """Numbers between commas. Raises UsageError."""
+    try:
+        return [float(part) for part in words(text)]
+    except ValueError as error:
+        raise UsageError(f"{option} cannot be {text!r}.", hint="Give numbers with commas, such as 0,0.7,1.") from error
+
+
+def whole_numbers(text: str | None, option: str) -> list[int]:
+    """Whole numbers between commas. Raises UsageError."""
+    try:
+        return [int(part) for part in words(text)]
+    except ValueError as error:
+        raise UsageError(
+            f"{option} cannot be {text!r}.", hint="Give whole numbers with commas, such as 1,2,4."
+        ) from error
