@@ -202,6 +202,21 @@ class Bench:
             ids += round_.tokens
         return Run(tuple(ids), tuple(rounds), stats)
 
+    def fastest_threads(self, tasks: Sequence[Task], setting: Setting, candidates: Sequence[int], repeats: int) -> int:
+        """The number of threads, of both models, with which the setting is fastest; by turns, like everything else."""
+        speeds: dict[int, list[float]] = {n: [] for n in candidates}
+        for _ in range(repeats):
+            for task in tasks:
+                for n in candidates:
+                    self._set_threads(n)
+                    speeds[n].append(self.run(task, setting).speed)
+        return max(candidates, key=lambda n: statistics.median(speeds[n]))
+
+    def _set_threads(self, n: int) -> None:
+        self._pair.target.session.set_threads(n)
+        if self._pair.draft is not None:
+            self._pair.draft.session.set_threads(n)
+
     def _rule(self, temperature: float) -> SharedNoise:
         law = self._pair.rule.law.with_params(replace(self._sampling, temperature=temperature))
         return SharedNoise(law, seed=self._pair.rule.seed)

@@ -74,9 +74,10 @@ IMPORTS = {
     "bench_report": "bench costs",
     "bench_compare": "errors",
     "replay": "costs errors",
+    "profile": "folders llama.build llama.devices machine",
     "commands": "advice bench bench_compare bench_report chat costs derive document errors fit guard hub "
     "interrupt inventory kinds llama.abort llama.devices llama.grammar llama.log llama.model "
-    "llama.quantize machine pairing plan presets prompts pull replay resolve running sampling "
+    "llama.quantize machine pairing plan presets profile prompts pull replay resolve running sampling "
     "settings store trace ui.check_report ui.clean ui.make ui.progress ui.silent ui.steps ui.table "
     "ui.terminal ui.view ui.words vocab_check vocabulary typer",
     "app": "commands.bench commands.check commands.files commands.plan commands.presets commands.pull "

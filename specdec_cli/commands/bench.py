@@ -26,10 +26,14 @@ if TYPE_CHECKING:
     from specdec_cli.kinds import BenchPrompt
     from specdec_cli.pairing import Pair
     from specdec_cli.plan import PairRequest
+    from specdec_cli.profile import Profile
     from specdec_cli.resolve import Resolved
 
 SEED = 1
 USUAL_LENGTHS = (1, 2, 4, 8)
+TUNED_P_MINS = (0.0, 0.5)
+TUNED_TASKS = 3
+"""Prompts on which numbers of threads are tried."""
 
 _WHAT = "What is measured"
 _HOW = "GPU, memory, threads"
@@ -74,6 +78,10 @@ def bench(
         str | None, typer.Option(help="Cost of passes at these contexts, too, with commas.", rich_help_panel=_WHAT)
     ] = None,
     budget: Annotated[float, typer.Option(min=0.1, help="Minutes it may take, about.", rich_help_panel=_WHAT)] = 10.0,
+    tune: Annotated[
+        bool,
+        typer.Option("--tune", help="Find the fastest setting and keep it: run uses it then.", rich_help_panel=_WHAT),
+    ] = False,
     ctx: Annotated[int | None, typer.Option(min=0, help="Context in tokens.", rich_help_panel=_HOW)] = None,
     kv: Annotated[str, typer.Option(help="Type of the target's cache.", rich_help_panel=_HOW)] = "f16",
     kv_draft: Annotated[str, typer.Option(help="Type of the draft's cache.", rich_help_panel=_HOW)] = "f16",
@@ -118,9 +126,9 @@ def bench(
     offer_to_pull(model, draft)
     files = resolve(model, draft, quantize, find, say)
     sampling = files.preset.sampling if files.preset is not None else SamplingParams()
-    temperatures = numbers(temp, "--temp") or sorted({0.0, sampling.temperature})
+    temperatures = numbers(temp, "--temp") or sorted({sampling.temperature} | (set() if tune else {0.0}))
     ks = whole_numbers(k, "--k") if k is not None else _usual_lengths(files)
-    p_mins = numbers(p_min, "--p-min") or [files.preset.p_min or 0.0 if files.preset is not None else 0.0]
+    p_mins = numbers(p_min, "--p-min") or _usual_p_mins(files, tune)
     settings = _settings(files, words(drafter), ks, temperatures, p_mins)
     request = PairRequest(
         target=files.target,
@@ -143,13 +151,58 @@ def bench(
         curves = _curves(measuring, pair, tasks, [len(tasks[0].ids) + n // 2, *fills], request.k, temperatures[0])
         _measure(measuring, tasks, settings, repeats, 60 * budget)
         results = _results(measuring, curves, _facts(pair, request, n, repeats))
+        profile = _fastest(measuring, tasks, results, pair.target.context.threads) if tune else None
     _report(results, outputs)
+    if profile is not None:
+        _keep(profile, files, model, draft)
     return None
 
 
 def _usual_lengths(files: "Resolved") -> list[int]:
     own = files.preset.k if files.preset is not None else None
     return sorted({*USUAL_LENGTHS, own or USUAL_LENGTHS[0]})
+
+
+def _usual_p_mins(files: "Resolved", tune: bool) -> list[float]:
+    own = files.preset.p_min or 0.0 if files.preset is not None else 0.0
+    return sorted({own, *TUNED_P_MINS}) if tune else [own]
+
+
+def _fastest(measuring: "Bench", tasks: "Sequence[Task]", results: "Results", threads: int) -> "Profile":
+    """The best setting measured, plain decoding where none pays, and the number of threads it likes best."""
+    from specdec_cli.bench import plain_like
+    from specdec_cli.bench_report import PAYS
+    from specdec_cli.profile import Profile
+
+    setting, speedup = results.best()
+    if speedup < PAYS:
+        setting, speedup = plain_like(setting), 1.0
+    candidates = sorted({threads, max(threads // 2, 1)})
+    say(f"Trying {' and '.join(map(str, candidates))} threads ...")
+    best = measuring.fastest_threads(tasks[:TUNED_TASKS], setting, candidates, 2) if len(candidates) > 1 else threads
+    date = datetime.now().date().isoformat()
+    return Profile(setting.drafter, setting.k, setting.p_min, None if best == threads else best, speedup, date)
+
+
+def _keep(profile: "Profile", files: "Resolved", model: str, draft: str | None) -> None:
+    from specdec_cli.profile import key_for, save_profile
+
+    given = f" --draft {shlex.quote(draft)}" if draft is not None else ""
+    p_min = f" --p-min {profile.p_min:g}" if profile.p_min else ""
+    threads = f" --threads {profile.threads}" if profile.threads is not None else ""
+    how = {
+        "none": " --draft none",
+        "ngram": f" --draft ngram -k {profile.k}",
+        "model": f"{given} -k {profile.k}{p_min}",
+    }
+    print(f"\nFastest: specdec run {shlex.quote(model)}{how[profile.drafter]}{threads}")
+    try:
+        file = save_profile(key_for(files.target, files.draft), profile)
+    except OSError as error:
+        raise UsageError(
+            f"The profile cannot be written: {error.strerror}.", hint="Set SPECDEC_CONFIG to a folder that can."
+        ) from error
+    say(f"Kept in {file}: specdec run {shlex.quote(model)}{given} uses it from now on (--no-profile does not).")
 
 
 def _settings(

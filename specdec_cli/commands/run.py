@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from specdec_cli.llama.abort import AbortFlag
     from specdec_cli.pairing import Pair
     from specdec_cli.presets import Preset
+    from specdec_cli.profile import Profile
+    from specdec_cli.resolve import Resolved
     from specdec_cli.running import Writer
     from specdec_cli.sampling import SamplingParams
     from specdec_cli.ui.view import Header, View
@@ -74,6 +76,10 @@ def run(
             "--force", help="Run a pair whose draft is not smaller than its target.", rich_help_panel=_DRAFTING
         ),
     ] = False,
+    profiled: Annotated[
+        bool,
+        typer.Option("--profile/--no-profile", help="Use what bench --tune found here.", rich_help_panel=_DRAFTING),
+    ] = True,
     offline: Annotated[
         bool, typer.Option("--offline", help="Do not offer to fetch what is missing.", rich_help_panel=_PLACEMENT)
     ] = False,
@@ -227,7 +233,7 @@ def run(
     from specdec_cli.pairing import open_pair
     from specdec_cli.plan import PairRequest
     from specdec_cli.prompts import argument_text, conversation, prompt_text
-    from specdec_cli.resolve import resolve
+    from specdec_cli.resolve import DRAFTER_NAMES, resolve
     from specdec_cli.running import Limits, Writer
     from specdec_cli.settings import DEFAULT_K
     from specdec_cli.trace import Trace
@@ -253,6 +259,9 @@ def run(
         if not offline:
             offer_to_pull(model, draft)
         files = resolve(model, draft, quantize, find, say)
+        profile = _profile(files) if profiled and draft not in DRAFTER_NAMES else None
+        if profile is not None:
+            files = _as_tuned(files, profile)
         with _stoppable(abort):
             if system is None and not raw and files.preset is not None:
                 system = files.preset.system
@@ -260,7 +269,7 @@ def run(
                 target=files.target,
                 draft=files.draft,
                 drafter=files.drafter,
-                k=_first(k, files.preset.k if files.preset else None, DEFAULT_K),
+                k=_first(k, profile.k if profile else None, files.preset.k if files.preset else None, DEFAULT_K),
                 seed=_first(seed, secrets.randbits(32)),
                 sampling=_sampling(
                     files.preset,
@@ -279,7 +288,9 @@ def run(
                     dry_allowed_length=dry_allowed_length,
                     dry_last_n=dry_last_n,
                 ),
-                p_min=_first(p_min, files.preset.p_min if files.preset else None, 0.0),
+                p_min=_first(
+                    p_min, profile.p_min if profile else None, files.preset.p_min if files.preset else None, 0.0
+                ),
                 verify=verify,
                 strict=strict,
                 ignore_end=ignore_eos,
@@ -302,7 +313,7 @@ def run(
                 n_ctx_draft=ctx_draft,
                 n_batch=batch,
                 n_ubatch=ubatch,
-                threads=threads,
+                threads=threads if threads is not None or profile is None else profile.threads,
                 threads_draft=threads_draft,
                 force=force,
                 **more.breakers(dry_breaker),
@@ -336,6 +347,26 @@ def run(
             print(json.dumps(run_document(pair, written, settings)))
         if written.answer.error is not None:
             raise written.answer.error
+
+
+def _profile(files: "Resolved") -> "Profile | None":
+    """What bench --tune found for this pair, said to the user."""
+    from specdec_cli.profile import key_for, load_profile
+
+    try:
+        profile = load_profile(key_for(files.target, files.draft))
+    except OSError:  # a file that is not there is told of where it is opened
+        return None
+    if profile is not None:
+        say(f"Tuned for this pair: {profile}. --no-profile leaves it.")
+    return profile
+
+
+def _as_tuned(files: "Resolved", profile: "Profile") -> "Resolved":
+    """A draft model that does not pay is not loaded."""
+    if profile.drafter == "model":
+        return files
+    return replace(files, drafter=profile.drafter, draft=None)
 
 
 def _chat(writer: "Writer", talk: "Conversation | None", abort: "AbortFlag") -> None:

@@ -111,6 +111,10 @@ class LlamaSession:
             self._buffer, self._buffer_address = np.ctypeslib.as_array(buffer).reshape(shape), address
         return self._buffer[:n]
 
+    def set_threads(self, n: int) -> None:
+        """Evaluate with `n` threads from here on."""
+        llama_cpp.llama_set_n_threads(self._context, n, n)
+
     @property
     def evaluation(self) -> Evaluation:
         """The counts so far, as statistics want them."""
