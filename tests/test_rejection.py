@@ -78,6 +78,7 @@ def test_accepted_and_recovered_mass_is_the_target(pq: tuple[Vector, Vector]) ->
     assert accepted.sum() == pytest.approx(np.minimum(p, q).sum(), abs=1e-12), "and no rule accepts more"
 
 
+@settings(deadline=None)
 @given(st.integers(2, 20).flatmap(distributions), st.integers(0, 19))
 def test_a_certain_draft_is_accepted_with_its_own_probability(p: Vector, token: int) -> None:
     token %= len(p)
@@ -94,6 +95,7 @@ def test_where_nothing_is_left_over_the_target_itself_is_the_residual() -> None:
     assert residual(p, p) is p
 
 
+@settings(deadline=None)
 @given(st.integers(1, 30).flatmap(distributions), st.floats(1e-9, 1 - 1e-9))
 def test_pick_is_the_inverse_of_the_cumulated_probabilities(p: Vector, u: float) -> None:
     token = pick(sparse(p), u)
@@ -211,6 +213,7 @@ def test_blocks_accept_more_where_luck_can_be_saved() -> None:
     assert min(gains) > 0.005
 
 
+@settings(deadline=None)
 @given(st.integers(2, 20).flatmap(lambda n: st.tuples(distributions(n), distributions(n))), st.floats(0, 1))
 def test_what_a_block_owes_is_never_more_than_it_may_take(pq: tuple[Vector, Vector], weight: float) -> None:
     p, q = sparse(pq[0]), sparse(pq[1])
