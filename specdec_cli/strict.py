@@ -17,10 +17,10 @@ from specdec_cli.types import Draft, Logits, Target
 from specdec_cli.verify import SharedNoise
 
 _LIKELIEST = 40
-_MEASURED_ON = 8
-"""Tokens on which the noise is measured, at least."""
-_MEASURED_EVERY = 256
-"""Tokens: llama.cpp's kernels change with the number of cache cells in use, which grows in such steps."""
+_MEASURED_ON = 16
+"""Tokens on which the noise is measured, at least: eight rows were seen without a rounding that falls otherwise."""
+_FIRST_STEP = 256
+"""llama.cpp's kernels change with the cells of the cache in use, which grow by so many tokens."""
 
 
 class Strict:
@@ -60,7 +60,7 @@ class Strict:
 
     def _measure(self, target: Target, tokens: Sequence[int], width: int) -> None:
         """On tokens behind the text, so that what the cache holds of the text stays as it was computed."""
-        n = max(_MEASURED_ON, width)
+        n = max(_MEASURED_ON, 2 * width)
         if len(tokens) + n > target.n_ctx:
             return
         behind = [*tokens, *islice(cycle(tokens), n)]
@@ -68,8 +68,11 @@ class Strict:
         self.longest = len(list(takewhile(lambda noise: noise == 0, noises.values()))) or None
         if self.longest is None:
             self.noise = max(self.noise, *noises.values())
-        # Again before the first pass that reaches beyond the next step.
-        self._next_measurement = ((len(tokens) + width) // _MEASURED_EVERY + 1) * _MEASURED_EVERY - width
+        # Again before the first pass that reaches beyond 256 tokens, 512, 1024 ...
+        step = _FIRST_STEP
+        while step <= len(tokens) + width:
+            step *= 2
+        self._next_measurement = step - width
 
 
 def width_noise(target: Target, tokens: Sequence[int], n: int, widths: Iterable[int] = range(2, 9)) -> float:
