@@ -239,6 +239,30 @@ def test_greedy_stands_exactly_while_it_is_the_likeliest(rule: Rules, right: int
 
 
 @pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("seed", range(4))
+def test_the_own_token_is_drawn_from_what_the_formulas_say(
+    rule: Rules, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For every draft and every place where it may end: the distribution of the token after it, to rounding."""
+    trees = Trees(seed, 1.0, 0.0)
+    by = rule(Law(UNCUT, n_shared=N), seed=seed)
+    drawn_from: list[Distribution] = []
+    monkeypatch.setattr(by, "_own", lambda _start, _place, own: drawn_from.append(own) or 0)
+    for draft in itertools.product(range(N), repeat=K):
+        rows = np.log([dense(trees.p[draft[:i]], N) for i in range(K + 1)]).astype(np.float32)
+        drafted = Draft(draft, probs=tuple(trees.q[draft[:i]] for i in range(K)))
+        outcomes = by_token(trees, draft) if rule is TokenRejection else by_block(trees, draft)
+        for ends_at, own, chance in outcomes:
+            # A number of 0 accepts whatever can be accepted, one of 1 nothing.
+            accepts = {i: rule is BlockRejection or i < ends_at for i in range(ends_at + 1)}
+            monkeypatch.setattr(by, "_uniform", lambda _s, place, _stream, a=accepts: 0.0 if a.get(place) else 1.0)
+            n_accepted, _ = by.verify(rows, drafted, (7, 7))
+            if chance > 1e-6:
+                assert n_accepted == ends_at
+                assert dense(drawn_from[-1], N) == pytest.approx(dense(own, N), abs=1e-5)
+
+
+@pytest.mark.parametrize("rule", RULES)
 def test_rows_behind_an_impossible_token_are_not_looked_at(rule: Rules) -> None:
     rows = np.zeros((3, 4), np.float32)
     rows[0, 2] = -np.inf
