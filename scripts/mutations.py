@@ -131,7 +131,7 @@ MUTATIONS = (
         "penalties fed with rejected tokens",
         "verify",
         "choice = self.choose(rows[i], prefix)",
-        "choice = self.choose(rows[i], prefix if i else [*prefix[:-1], draft.tokens[-1]])",
+        "choice = self.choose(rows[i], prefix if i or not prefix else [*prefix[:-1], draft.tokens[-1]])",
     ),
     Mutation(
         "penalties without the draft's tokens",
