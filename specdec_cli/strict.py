@@ -27,13 +27,13 @@ class Strict:
     """Keeps drafts to quiet widths, or settles near ties.
 
     `noise` is the largest difference of a logit seen where no width was quiet, `longest` the most that
-    may be drafted (None: any length, because all are noisy).
+    may be drafted (None: any length, because all are noisy; 0 until it was measured).
     """
 
     def __init__(self, rule: SharedNoise) -> None:
         self.noise = 0.0
         self.n_settled = 0
-        self.longest: int | None = None
+        self.longest: int | None = 0
         self._rule = rule
         self._next_measurement = 0
 
