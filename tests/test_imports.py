@@ -66,20 +66,8 @@ IMPORTS = {
 DOORS = {"llama_cpp": {"llama"}, "rich": {"ui"}, "typer": {"commands", "app"}, "jinja2": {"chat"}, "yaml": {"presets"}}
 
 CORE = (
-    "engine",
-    "verify",
-    "rejection",
-    "strict",
-    "law",
-    "history",
-    "sampling",
-    "noise",
-    "logprobs",
-    "drafters",
-    "draft_length",
-    "stats",
-    "text",
-    "types",
+    *("engine", "verify", "rejection", "strict", "law", "history", "sampling", "noise", "logprobs"),
+    *("drafters", "draft_length", "stats", "text", "types"),
 )
 OUTSIDE = {"llama", "ui", "presets", "commands", "app", "chat", "trace", "running", "pairing"}
 
