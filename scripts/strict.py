@@ -45,7 +45,8 @@ def main() -> None:
 def _compare(sampling: SamplingParams, options: argparse.Namespace) -> None:
     apart = {"loose": 0, "strict": 0}
     speeds: dict[str, list[float]] = {"plain": [], "loose": [], "strict": []}
-    noise, settled, drafts, accepted = 0.0, 0, set(), RunStats()
+    noise, settled, drafts = 0.0, 0, set()
+    counts = {"loose": RunStats(), "strict": RunStats()}
     for seed in range(options.texts):
         request = PairRequest(
             options.target,
@@ -65,8 +66,7 @@ def _compare(sampling: SamplingParams, options: argparse.Namespace) -> None:
             plain = _write(pair, 0, prompt, options.n, None, speeds["plain"], RunStats())
             for name in apart:
                 strict = make_strict(request, pair.rule) if name == "strict" else None
-                counts = accepted if name == "strict" else RunStats()
-                text = _write(pair, options.k, prompt, options.n, strict, speeds[name], counts)
+                text = _write(pair, options.k, prompt, options.n, strict, speeds[name], counts[name])
                 apart[name] += text != plain
                 if strict is not None:
                     noise, settled = max(noise, strict.noise), settled + strict.n_settled
@@ -75,7 +75,9 @@ def _compare(sampling: SamplingParams, options: argparse.Namespace) -> None:
     print(
         f"{sampling}: divergent without --strict {apart['loose']}, with it {apart['strict']}; "
         f"longest drafts {drafts}, width noise {noise:.2f}; "
-        f"{settled / accepted.passes:.2f} choices made again per pass; tokens/s plain {medians['plain']:.1f}, "
+        f"{settled / counts['strict'].passes:.2f} choices made again per pass; "
+        f"tokens per pass {counts['loose'].tokens_per_pass:.2f}, strict {counts['strict'].tokens_per_pass:.2f}; "
+        f"tokens/s plain {medians['plain']:.1f}, "
         f"drafts {medians['loose']:.1f}, strict {medians['strict']:.1f}",
         flush=True,
     )

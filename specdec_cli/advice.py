@@ -39,7 +39,7 @@ def strict_notes(longest: int | None, noise: float, n_settled: int) -> list[str]
             f"--strict: passes of every width differ from single tokens, by up to {noise:.2g} of a logit. "
             f"{n_settled} near ties were decided alone, which leaves some; if the cache is the reason, --kv bf16 helps."
         ]
-    if longest is not None:
+    if longest:
         return [f"--strict: drafts of up to {longest} tokens, whose passes give the numbers of single tokens."]
     return []
 

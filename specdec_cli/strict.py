@@ -9,7 +9,7 @@ divergences.
 """
 
 from collections.abc import Iterable, Sequence
-from itertools import takewhile
+from itertools import cycle, islice, takewhile
 
 import numpy as np
 
@@ -17,23 +17,23 @@ from specdec_cli.types import Draft, Logits, Target
 from specdec_cli.verify import SharedNoise
 
 _LIKELIEST = 40
-_MEASURED_ON = 8
-"""Tokens at the end of the text on which the noise is measured."""
-_MEASURED_EVERY = 256
-"""Tokens: llama.cpp's kernels change with the number of cache cells in use, which grows in such steps."""
+_MEASURED_ON = 16
+"""Tokens on which the noise is measured, at least: eight rows were seen without a rounding that falls otherwise."""
+_FIRST_STEP = 256
+"""llama.cpp's kernels change with the cells of the cache in use, which grow by so many tokens."""
 
 
 class Strict:
     """Keeps drafts to quiet widths, or settles near ties.
 
     `noise` is the largest difference of a logit seen where no width was quiet, `longest` the most that
-    may be drafted (None: any length, because all are noisy).
+    may be drafted (None: any length, because all are noisy; 0 until it was measured).
     """
 
     def __init__(self, rule: SharedNoise) -> None:
         self.noise = 0.0
         self.n_settled = 0
-        self.longest: int | None = None
+        self.longest: int | None = 0
         self._rule = rule
         self._next_measurement = 0
 
@@ -59,16 +59,20 @@ class Strict:
         return rows
 
     def _measure(self, target: Target, tokens: Sequence[int], width: int) -> None:
-        n = min(max(_MEASURED_ON, width), len(tokens) - 1)
-        noises = noise_by_width(target, tokens, n, range(2, min(width, n) + 1))
-        n_quiet = len(list(takewhile(lambda noise: noise == 0, noises.values())))
-        if not noises or n_quiet:
-            self.longest = n_quiet
-        else:
-            self.longest, self.noise = None, max(self.noise, *noises.values())
-        # Again when a pass lies whole beyond the next step of the cache, or when longer passes can be measured.
-        step = (len(tokens) // _MEASURED_EVERY + 1) * _MEASURED_EVERY + width
-        self._next_measurement = step if n >= width else width + 1
+        """On tokens behind the text, so that what the cache holds of the text stays as it was computed."""
+        n = max(_MEASURED_ON, 2 * width)
+        if len(tokens) + n > target.n_ctx:
+            return
+        behind = [*tokens, *islice(cycle(tokens), n)]
+        noises = noise_by_width(target, behind, n, range(2, width + 1))
+        self.longest = len(list(takewhile(lambda noise: noise == 0, noises.values()))) or None
+        if self.longest is None:
+            self.noise = max(self.noise, *noises.values())
+        # Again before the first pass that reaches beyond 256 tokens, 512, 1024 ...
+        step = _FIRST_STEP
+        while step <= len(tokens) + width:
+            step *= 2
+        self._next_measurement = step - width
 
 
 def width_noise(target: Target, tokens: Sequence[int], n: int, widths: Iterable[int] = range(2, 9)) -> float:

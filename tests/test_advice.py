@@ -89,7 +89,13 @@ def test_who_asked_for_no_draft_is_told_nothing(rounds: list[Round]) -> None:
 
 @pytest.mark.parametrize(
     ("longest", "noise", "words"),
-    [(3, 0.0, "up to 3 tokens"), (None, 0.73, "0.73 of a logit"), (3, 0.73, "0.73 of a logit"), (None, 0.0, None)],
+    [
+        (3, 0.0, "up to 3 tokens"),
+        (None, 0.73, "0.73 of a logit"),
+        (3, 0.73, "0.73 of a logit"),
+        (None, 0.0, None),
+        (0, 0.0, None),
+    ],
 )
 def test_strict_tells_which_way_it_went(longest: int | None, noise: float, words: str | None) -> None:
     notes = strict_notes(longest, noise, 5)

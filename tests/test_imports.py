@@ -98,22 +98,8 @@ DOORS = {
 }
 
 CORE = (
-    "engine",
-    "verify",
-    "same",
-    "costs",
-    "rejection",
-    "strict",
-    "law",
-    "history",
-    "sampling",
-    "noise",
-    "logprobs",
-    "drafters",
-    "draft_length",
-    "stats",
-    "text",
-    "types",
+    *("engine", "verify", "same", "costs", "rejection", "strict", "law", "history", "sampling", "noise", "logprobs"),
+    *("drafters", "draft_length", "stats", "text", "types"),
 )
 OUTSIDE = {"llama", "ui", "presets", "commands", "app", "chat", "trace", "running", "pairing", "hub"}
 

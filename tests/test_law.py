@@ -121,7 +121,9 @@ def test_penalties_and_dry_see_the_text_they_are_given() -> None:
     row, text = np.ones(12, np.float32), [1, 2, 3, 9, 1, 2, 3]
     params = replace(UNCUT, presence_penalty=0.25, repeat_last_n=2, dry_multiplier=1.0)
 
-    changed = Law(params, n_shared=12).adjusted(row, text)
+    law = Law(params, n_shared=12)
+    law.begin(6)  # most of the text is the prompt, which counts like the rest
+    changed = law.adjusted(row, text)
 
     assert changed.tolist() == [1, 1, 0.75, 0.75, 1, 1, 1, 1, 1, 1 - 1.75, 1, 1]
     assert Law(params, n_shared=12, breakers=Breakers({1: ((),)})).adjusted(row, text)[9] == 0, "1 begins anew"

@@ -78,6 +78,7 @@ def test_accepted_and_recovered_mass_is_the_target(pq: tuple[Vector, Vector]) ->
     assert accepted.sum() == pytest.approx(np.minimum(p, q).sum(), abs=1e-12), "and no rule accepts more"
 
 
+@settings(deadline=None)
 @given(st.integers(2, 20).flatmap(distributions), st.integers(0, 19))
 def test_a_certain_draft_is_accepted_with_its_own_probability(p: Vector, token: int) -> None:
     token %= len(p)
@@ -94,6 +95,7 @@ def test_where_nothing_is_left_over_the_target_itself_is_the_residual() -> None:
     assert residual(p, p) is p
 
 
+@settings(deadline=None)
 @given(st.integers(1, 30).flatmap(distributions), st.floats(1e-9, 1 - 1e-9))
 def test_pick_is_the_inverse_of_the_cumulated_probabilities(p: Vector, u: float) -> None:
     token = pick(sparse(p), u)
@@ -211,6 +213,7 @@ def test_blocks_accept_more_where_luck_can_be_saved() -> None:
     assert min(gains) > 0.005
 
 
+@settings(deadline=None)
 @given(st.integers(2, 20).flatmap(lambda n: st.tuples(distributions(n), distributions(n))), st.floats(0, 1))
 def test_what_a_block_owes_is_never_more_than_it_may_take(pq: tuple[Vector, Vector], weight: float) -> None:
     p, q = sparse(pq[0]), sparse(pq[1])
@@ -233,6 +236,30 @@ def test_greedy_stands_exactly_while_it_is_the_likeliest(rule: Rules, right: int
     for q in (None, tuple(certain(token) for token in drafted)):
         verdict = rule(Law(GREEDY, n_shared=3), seed=0).verify(rows, Draft(tuple(drafted), probs=q), range(5))
         assert verdict == (right, best[right])
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("seed", range(4))
+def test_the_own_token_is_drawn_from_what_the_formulas_say(
+    rule: Rules, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For every draft and every place where it may end: the distribution of the token after it, to rounding."""
+    trees = Trees(seed, 1.0, 0.0)
+    by = rule(Law(UNCUT, n_shared=N), seed=seed)
+    drawn_from: list[Distribution] = []
+    monkeypatch.setattr(by, "_own", lambda _start, _place, own: drawn_from.append(own) or 0)
+    for draft in itertools.product(range(N), repeat=K):
+        rows = np.log([dense(trees.p[draft[:i]], N) for i in range(K + 1)]).astype(np.float32)
+        drafted = Draft(draft, probs=tuple(trees.q[draft[:i]] for i in range(K)))
+        outcomes = by_token(trees, draft) if rule is TokenRejection else by_block(trees, draft)
+        for ends_at, own, chance in outcomes:
+            # A number of 0 accepts whatever can be accepted, one of 1 nothing.
+            accepts = {i: rule is BlockRejection or i < ends_at for i in range(ends_at + 1)}
+            monkeypatch.setattr(by, "_uniform", lambda _s, place, _stream, a=accepts: 0.0 if a.get(place) else 1.0)
+            n_accepted, _ = by.verify(rows, drafted, (7, 7))
+            if chance > 1e-6:
+                assert n_accepted == ends_at
+                assert dense(drawn_from[-1], N) == pytest.approx(dense(own, N), abs=1e-5)
 
 
 @pytest.mark.parametrize("rule", RULES)

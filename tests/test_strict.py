@@ -115,6 +115,16 @@ def test_drafts_are_kept_to_the_widths_without_noise(n_prompt: int, params: Samp
         assert max(len(r.drafted) for r in rounds) == 2
 
 
+def test_without_room_to_measure_nothing_is_drafted() -> None:
+    def lm() -> WidthLM:
+        return WidthLM(50, 2, n_ctx=18)
+
+    plain, _, _ = write(lm(), GREEDY, NoDrafter(), seed=2, n=15, is_strict=False)
+    kept, strict, rounds = write(lm(), GREEDY, Oracle(plain), seed=2, n=15, is_strict=True)
+    assert (kept, strict.longest) == (plain, 0)
+    assert not any(r.drafted for r in rounds)
+
+
 def test_the_noise_is_measured_again_as_the_text_grows() -> None:
     """Kernels change with the size of the cache: here the noise begins at 257 tokens."""
 
