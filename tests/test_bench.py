@@ -291,11 +291,19 @@ def test_bench_tells_a_verdict_and_writes_every_form(models: Models, tmp_path: P
     assert document["files"][0]["sha256"] != document["files"][1]["sha256"]
     assert len(names["csv"].read_text().splitlines()) == 1 + 12
     assert "specdec bench" in names["md"].read_text()
+    chart = done.out.splitlines()[-3:]
+    assert chart[0].startswith("Speedup of ")
+    assert [line.split()[0] for line in chart[1:]] == ["code", "story"]
 
 
 def test_json_on_stdout_is_all_there_is(models: Models) -> None:
     done = benched(models, "--kinds", "json", "--json", "-", "--temp", "0", "--drafter", "ngram")
     assert len(json.loads(done.out)["cells"]) == 2
+
+
+def test_one_kind_needs_no_chart(models: Models) -> None:
+    done = benched(models, "--kinds", "code", "--temp", "0", "--drafter", "ngram")
+    assert (done.code, "Speedup of" in done.out) == (0, False), done.err
 
 
 @pytest.mark.parametrize(

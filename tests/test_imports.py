@@ -77,7 +77,7 @@ IMPORTS = {
     "commands": "advice bench bench_compare bench_report chat costs derive document errors fit guard hub "
     "interrupt inventory kinds llama.abort llama.devices llama.grammar llama.log llama.model "
     "llama.quantize machine pairing plan presets prompts pull replay resolve running sampling "
-    "settings store trace ui.check_report ui.clean ui.make ui.progress ui.silent ui.steps ui.table "
+    "settings store trace ui.check_report ui.clean ui.make ui.progress ui.ratios ui.silent ui.steps ui.table "
     "ui.terminal ui.view ui.words vocab_check vocabulary typer",
     "app": "commands.bench commands.check commands.files commands.plan commands.presets commands.pull "
     "commands.replay commands.run errors ui.clean typer",
@@ -191,7 +191,11 @@ HEAVY = ("llama_cpp", "huggingface_hub", "httpx2", "numpy")
 
 @pytest.mark.parametrize(
     "arguments",
-    [["--help"], *([name, "--help"] for name in ("run", "check", "pull", "plan", "presets", "list")), ["--version"]],
+    [
+        ["--help"],
+        *([name, "--help"] for name in ("run", "bench", "check", "pull", "plan", "presets", "list")),
+        ["--version"],
+    ],
 )
 def test_help_loads_nothing_heavy(arguments: list[str]) -> None:
     code = f"""

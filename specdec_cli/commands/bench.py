@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from specdec_cli.pairing import Pair
     from specdec_cli.plan import PairRequest
     from specdec_cli.resolve import Resolved
+    from specdec_cli.ui.terminal import Terminal
 
 SEED = 1
 USUAL_LENGTHS = (1, 2, 4, 8)
@@ -309,11 +310,25 @@ def _report(results: "Results", outputs: dict[str, Path | None]) -> None:
         print()
         for line in bench_report.verdict(results):
             print(printable(line))
+        _print_chart(results, terminal)
     if results.has_bug:
         raise TextDiffers(
             "A text differs from plain decoding's, and no near tie explains it.",
             hint="This is a bug: please report it with the JSON document (--json).",
         )
+
+
+def _print_chart(results: "Results", terminal: "Terminal") -> None:
+    """The best setting by kind of text. A single kind's figure stands in the verdict."""
+    from specdec_cli.bench import by_setting
+    from specdec_cli.ui.ratios import ratio_chart
+
+    best, _ = results.best()
+    ratios = [(cell.kind, cell.speedup) for cell in by_setting(results.cells)[best]]
+    lines = ratio_chart(ratios, terminal) if len(ratios) > 1 else []
+    if lines:
+        print(f"\nSpeedup of {best} at temperature {best.temperature:g}; the upright line is plain decoding:")
+        print("\n".join(lines))
 
 
 def _compare(before: Path, after: Path) -> None:
