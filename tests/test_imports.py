@@ -72,11 +72,12 @@ IMPORTS = {
     "document": "llama.build pairing running trace types numpy",
     "bench": "costs draft_length drafters.none engine errors pairing same sampling stats types verify",
     "bench_report": "bench costs",
+    "plot": "bench bench_report errors ui.clean matplotlib",
     "bench_compare": "errors",
     "replay": "costs errors",
     "commands": "advice bench bench_compare bench_report chat costs derive document errors fit guard hub "
     "interrupt inventory kinds llama.abort llama.devices llama.grammar llama.log llama.model "
-    "llama.quantize machine pairing plan presets prompts pull replay resolve running sampling "
+    "llama.quantize machine pairing plan plot presets prompts pull replay resolve running sampling "
     "settings store trace ui.check_report ui.clean ui.make ui.progress ui.ratios ui.silent ui.steps ui.table "
     "ui.terminal ui.view ui.words vocab_check vocabulary typer",
     "app": "commands.bench commands.check commands.files commands.plan commands.presets commands.pull "
@@ -91,6 +92,7 @@ DOORS = {
     "huggingface_hub": {"hub"},
     "httpx2": {"hub"},
     "rich": {"ui"},
+    "matplotlib": {"plot"},
     "typer": {"commands", "app"},
     "jinja2": {"chat"},
     "yaml": {"presets"},
@@ -186,7 +188,7 @@ def test_the_core_knows_neither_llama_cpp_nor_the_screen_nor_presets(row: str) -
     assert reached & OUTSIDE == set()
 
 
-HEAVY = ("llama_cpp", "huggingface_hub", "httpx2", "numpy")
+HEAVY = ("llama_cpp", "huggingface_hub", "httpx2", "numpy", "matplotlib")
 
 
 @pytest.mark.parametrize(

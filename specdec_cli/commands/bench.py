@@ -91,6 +91,15 @@ def bench(
     md_file: Annotated[
         Path | None, typer.Option("--md", help="Write verdict and table as Markdown.", rich_help_panel=_OUT)
     ] = None,
+    plot_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--plot",
+            metavar="FILE.svg|png|html",
+            help="Draw speedup, acceptance, costs and speed by kind of text.",
+            rich_help_panel=_OUT,
+        ),
+    ] = None,
 ) -> None:
     """Measure plain decoding and drafting by turns, and hold every text against plain decoding's.
 
@@ -112,8 +121,12 @@ def bench(
     from specdec_cli.sampling import SamplingParams
 
     outputs = {"json": json_file, "csv": csv_file, "md": md_file}
-    for file in outputs.values():
+    for file in (*outputs.values(), plot_file):
         _check_writable(file)
+    if plot_file is not None:
+        from specdec_cli.plot import check_form
+
+        check_form(plot_file)
     chosen = choose(read_prompts(prompts or SHIPPED), words(kinds))
     fills = whole_numbers(ctx_fill, "--ctx-fill")
     offer_to_pull(model, draft)
@@ -144,7 +157,7 @@ def bench(
         curves = _curves(measuring, pair, tasks, [len(tasks[0].ids) + n // 2, *fills], request.k, temperatures[0])
         _measure(measuring, tasks, settings, repeats, 60 * budget)
         results = _results(measuring, curves, _facts(pair, request, n, repeats))
-    _report(results, outputs)
+    _report(results, outputs, plot_file)
     return None
 
 
@@ -282,7 +295,7 @@ def _file(role: str, path: Path) -> dict[str, Any]:
     return {"role": role, "name": path.name, "bytes": real.stat().st_size, "sha256": sha256}
 
 
-def _report(results: "Results", outputs: dict[str, Path | None]) -> None:
+def _report(results: "Results", outputs: dict[str, Path | None], plot_file: Path | None) -> None:
     from specdec_cli import bench_report
     from specdec_cli.ui.clean import printable
     from specdec_cli.ui.table import write_table
@@ -311,6 +324,11 @@ def _report(results: "Results", outputs: dict[str, Path | None]) -> None:
         for line in bench_report.verdict(results):
             print(printable(line))
         _print_chart(results, terminal)
+    if plot_file is not None:
+        from specdec_cli.plot import write_plot
+
+        write_plot(results, plot_file)
+        say(f"Written: {plot_file}")
     if results.has_bug:
         raise TextDiffers(
             "A text differs from plain decoding's, and no near tie explains it.",
