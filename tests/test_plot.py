@@ -1,5 +1,6 @@
 """Pictures of a benchmark: what is in them, in every form, and names as data."""
 
+import re
 import struct
 import warnings
 from collections.abc import Sequence
@@ -81,6 +82,35 @@ def test_an_svg_says_what_it_shows(tmp_path: Path) -> None:
         "code",
         "story",
     } <= set(drawn(tmp_path, results(contexts=(100, 900))))
+
+
+def lines_of(svg: Path) -> list[tuple[str, bool, int]]:
+    """Colour, whether dashed, and points of everything drawn as a line."""
+    found = []
+    for element in ElementTree.parse(svg).iter():
+        style = dict(part.split(": ") for part in element.get("style", "").split("; ") if part)
+        if element.tag.endswith("}path") and style.get("fill") == "none" and "stroke" in style:
+            points = len(re.findall("[ML] ", element.get("d", "")))
+            found.append((style["stroke"], "stroke-dasharray" in style, points))
+    return found
+
+
+def test_each_line_has_its_points(tmp_path: Path) -> None:
+    """Measured for every k that was, predicted for each up to the largest, and no chance where nothing was tried."""
+    write_plot(results(settings=[Setting("model", k, 0.0) for k in (1, 4)], kept=(0, 1)), tmp_path / "x.svg")
+    lines = lines_of(tmp_path / "x.svg")
+    in_a_legend = [(False, 3)] * 3
+    assert sorted((dashed, points) for color, dashed, points in lines if color == "#0072b2") == sorted(
+        [
+            *[(False, 2)] * 2,  # ranges at 1 and 4
+            *[(False, 2), (True, 4)],  # measured, predicted
+            (False, 2),  # the first position held once in two, the second never
+            *[(False, WIDEST), (True, 2)],
+            *in_a_legend,
+        ]
+    )
+    spines = 2 * 4
+    assert lines.count(("#000000", False, 2)) == spines + 1, "the line at 1"
 
 
 def test_equal_figures_are_equal_files(tmp_path: Path) -> None:
