@@ -107,10 +107,11 @@ def _longest_drafts(results: Results) -> dict[Setting, list[float]]:
         before = longest.get(setting.temperature)
         if setting.drafter == "model" and not setting.p_min and (before is None or setting.k > before.k):
             longest[setting.temperature] = setting
-    return {setting: _pooled(results, setting) for setting in longest.values()}
+    return {setting: pooled_acceptance(results, setting) for setting in longest.values()}
 
 
-def _pooled(results: Results, setting: Setting) -> list[float]:
+def pooled_acceptance(results: Results, setting: Setting) -> list[float]:
+    """Chance of each draft position over all kinds of text, given that all before it were kept."""
     pooled = Cell("all", setting)
     for cell in by_setting(results.cells)[setting]:
         pooled.runs += cell.runs

@@ -4,9 +4,11 @@ import csv
 import io
 import itertools
 import json
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -280,7 +282,9 @@ def benched(models: Models, *arguments: object) -> Done:
 
 def test_bench_tells_a_verdict_and_writes_every_form(models: Models, tmp_path: Path) -> None:
     names = {form: tmp_path / f"out.{form}" for form in ("json", "csv", "md")}
-    done = benched(models, "--kinds", "code,story", *(x for form, file in names.items() for x in (f"--{form}", file)))
+    picture = tmp_path / "out.svg"
+    forms = (x for form, file in names.items() for x in (f"--{form}", file))
+    done = benched(models, "--kinds", "code,story", *forms, "--plot", picture)
     assert done.code == 0, done.err
     assert "times plain decoding" in done.out or "as fast as plain decoding" in done.out
     assert "token by token, in all 12 cells" in done.out
@@ -291,11 +295,20 @@ def test_bench_tells_a_verdict_and_writes_every_form(models: Models, tmp_path: P
     assert document["files"][0]["sha256"] != document["files"][1]["sha256"]
     assert len(names["csv"].read_text().splitlines()) == 1 + 12
     assert "specdec bench" in names["md"].read_text()
+    assert {"code", "story"} <= set(ElementTree.parse(picture).getroot().itertext())
+    chart = done.out.splitlines()[-3:]
+    assert chart[0].startswith("Speedup of ")
+    assert [line.split()[0] for line in chart[1:]] == ["code", "story"]
 
 
 def test_json_on_stdout_is_all_there_is(models: Models) -> None:
     done = benched(models, "--kinds", "json", "--json", "-", "--temp", "0", "--drafter", "ngram")
     assert len(json.loads(done.out)["cells"]) == 2
+
+
+def test_one_kind_needs_no_chart(models: Models) -> None:
+    done = benched(models, "--kinds", "code", "--temp", "0", "--drafter", "ngram")
+    assert (done.code, "Speedup of" in done.out) == (0, False), done.err
 
 
 @pytest.mark.parametrize(
@@ -308,6 +321,9 @@ def test_json_on_stdout_is_all_there_is(models: Models) -> None:
         (("--kinds", "poems"), "There are no prompts of kind 'poems'."),
         (("--prompts", "/nowhere.txt"), "/nowhere.txt cannot be read"),
         (("--json", "/nowhere/x.json"), "/nowhere/x.json cannot be written."),
+        (("--plot", "/nowhere/x.svg"), "/nowhere/x.svg cannot be written."),
+        (("--plot", "x.gif"), "--plot cannot write x.gif."),
+        (("--plot", "-"), "--plot cannot write -."),
         (("--ctx", "64"), "No prompt fits the context."),
         (("--ctx-fill", "100000"), "--ctx-fill 100000 does not fit a context of"),
         (("-k", "600"), "does not fit one pass"),
@@ -318,6 +334,17 @@ def test_wrong_use_is_told_before_anything_is_measured(models: Models, arguments
     assert done.code == 2, done.err
     assert f"Error: {words}" in done.err or words in done.err
     assert "Hint: " in done.err
+
+
+def test_without_matplotlib_a_plot_is_refused_before_anything_is_measured(
+    models: Models, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.delitem(sys.modules, "specdec_cli.plot", raising=False)
+    done = benched(models, "--kinds", "code", "--plot", tmp_path / "x.svg")
+    assert (done.code, done.out, "Measuring" in done.err) == (2, "", False)
+    assert "--plot needs matplotlib" in done.err
+    assert 'pip install "specdec-cli[plot]"' in done.err
 
 
 def test_no_draft_and_no_time(models: Models) -> None:

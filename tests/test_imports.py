@@ -72,14 +72,15 @@ IMPORTS = {
     "document": "llama.build pairing running trace types numpy",
     "bench": "costs draft_length drafters.none engine errors pairing same sampling stats types verify",
     "bench_report": "bench costs",
+    "plot": "bench bench_report errors ui.clean matplotlib",
     "bench_compare": "errors",
     "replay": "costs errors",
     "profile": "folders llama.build llama.devices machine",
     "commands": "advice bench bench_compare bench_report chat costs derive document errors fit guard hub "
     "interrupt inventory kinds llama.abort llama.devices llama.grammar llama.log llama.model "
-    "llama.quantize machine pairing plan presets profile prompts pull replay resolve running sampling "
-    "settings store trace ui.check_report ui.clean ui.make ui.progress ui.silent ui.steps ui.table "
-    "ui.terminal ui.view ui.words vocab_check vocabulary typer",
+    "llama.quantize machine pairing plan plot presets profile prompts pull replay resolve running "
+    "sampling settings store trace ui.check_report ui.clean ui.make ui.progress ui.ratios ui.silent "
+    "ui.steps ui.table ui.terminal ui.view ui.words vocab_check vocabulary typer",
     "app": "commands.bench commands.check commands.files commands.plan commands.presets commands.pull "
     "commands.replay commands.run errors ui.clean typer",
     "__main__": "app",
@@ -92,6 +93,7 @@ DOORS = {
     "huggingface_hub": {"hub"},
     "httpx2": {"hub"},
     "rich": {"ui"},
+    "matplotlib": {"plot"},
     "typer": {"commands", "app"},
     "jinja2": {"chat"},
     "yaml": {"presets"},
@@ -173,12 +175,16 @@ def test_the_core_knows_neither_llama_cpp_nor_the_screen_nor_presets(row: str) -
     assert reached & OUTSIDE == set()
 
 
-HEAVY = ("llama_cpp", "huggingface_hub", "httpx2", "numpy")
+HEAVY = ("llama_cpp", "huggingface_hub", "httpx2", "numpy", "matplotlib")
 
 
 @pytest.mark.parametrize(
     "arguments",
-    [["--help"], *([name, "--help"] for name in ("run", "check", "pull", "plan", "presets", "list")), ["--version"]],
+    [
+        ["--help"],
+        *([name, "--help"] for name in ("run", "bench", "check", "pull", "plan", "presets", "list")),
+        ["--version"],
+    ],
 )
 def test_help_loads_nothing_heavy(arguments: list[str]) -> None:
     code = f"""

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from specdec_cli.plan import PairRequest
     from specdec_cli.profile import Profile
     from specdec_cli.resolve import Resolved
+    from specdec_cli.ui.terminal import Terminal
 
 SEED = 1
 USUAL_LENGTHS = (1, 2, 4, 8)
@@ -98,6 +99,15 @@ def bench(
     md_file: Annotated[
         Path | None, typer.Option("--md", help="Write verdict and table as Markdown.", rich_help_panel=_OUT)
     ] = None,
+    plot_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--plot",
+            metavar="FILE.svg|png|html",
+            help="Draw speedup, acceptance, costs and speed by kind of text.",
+            rich_help_panel=_OUT,
+        ),
+    ] = None,
 ) -> None:
     """Measure plain decoding and drafting by turns, and hold every text against plain decoding's.
 
@@ -119,8 +129,12 @@ def bench(
     from specdec_cli.sampling import SamplingParams
 
     outputs = {"json": json_file, "csv": csv_file, "md": md_file}
-    for file in outputs.values():
+    for file in (*outputs.values(), plot_file):
         _check_writable(file)
+    if plot_file is not None:
+        from specdec_cli.plot import check_form
+
+        check_form(plot_file)
     chosen = choose(read_prompts(prompts or SHIPPED), words(kinds))
     fills = whole_numbers(ctx_fill, "--ctx-fill")
     offer_to_pull(model, draft)
@@ -152,7 +166,7 @@ def bench(
         _measure(measuring, tasks, settings, repeats, 60 * budget)
         results = _results(measuring, curves, _facts(pair, request, n, repeats))
         profile = _fastest(measuring, tasks, results, pair.target.context.threads) if tune else None
-    _report(results, outputs)
+    _report(results, outputs, plot_file)
     if profile is not None:
         _keep(profile, files, model, draft)
     return None
@@ -334,7 +348,7 @@ def _file(role: str, path: Path) -> dict[str, Any]:
     return {"role": role, "name": path.name, "bytes": real.stat().st_size, "sha256": sha256}
 
 
-def _report(results: "Results", outputs: dict[str, Path | None]) -> None:
+def _report(results: "Results", outputs: dict[str, Path | None], plot_file: Path | None) -> None:
     from specdec_cli import bench_report
     from specdec_cli.ui.clean import printable
     from specdec_cli.ui.table import write_table
@@ -362,11 +376,30 @@ def _report(results: "Results", outputs: dict[str, Path | None]) -> None:
         print()
         for line in bench_report.verdict(results):
             print(printable(line))
+        _print_chart(results, terminal)
+    if plot_file is not None:
+        from specdec_cli.plot import write_plot
+
+        write_plot(results, plot_file)
+        say(f"Written: {plot_file}")
     if results.has_bug:
         raise TextDiffers(
             "A text differs from plain decoding's, and no near tie explains it.",
             hint="This is a bug: please report it with the JSON document (--json).",
         )
+
+
+def _print_chart(results: "Results", terminal: "Terminal") -> None:
+    """The best setting by kind of text. A single kind's figure stands in the verdict."""
+    from specdec_cli.bench import by_setting
+    from specdec_cli.ui.ratios import ratio_chart
+
+    best, _ = results.best()
+    ratios = [(cell.kind, cell.speedup) for cell in by_setting(results.cells)[best]]
+    lines = ratio_chart(ratios, terminal) if len(ratios) > 1 else []
+    if lines:
+        print(f"\nSpeedup of {best} at temperature {best.temperature:g}; the upright line is plain decoding:")
+        print("\n".join(lines))
 
 
 def _compare(before: Path, after: Path) -> None:

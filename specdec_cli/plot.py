@@ -1,0 +1,245 @@
+"""A benchmark as a picture: the one door to matplotlib, which is an extra.
+
+Whoever imports this module asks for a picture, and is told at once if there is no library to draw it.
+"""
+
+import html
+import io
+import statistics
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from specdec_cli.bench import Cell, Setting, by_setting, median_speedup
+from specdec_cli.bench_report import Results, pooled_acceptance, predictions, verdict
+from specdec_cli.errors import UsageError
+from specdec_cli.ui.clean import printable
+
+try:
+    from matplotlib import style
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator, PercentFormatter
+except ImportError as error:
+    raise UsageError(
+        f"--plot needs matplotlib, which cannot be imported: {error}.",
+        hint='Install it: pip install "specdec-cli[plot]" (or: pip install matplotlib).',
+    ) from error
+
+_FORMS = (".svg", ".png", ".html")
+
+# Okabe and Ito's colours, told apart by colour-blind eyes, too. One marker more than colours: the pairs of both come
+# again only after 42 lines.
+_COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+_MARKERS = "osD^vPX"
+_GREY = "#8c8c8c"
+
+# Whatever a user's matplotlibrc says. Names are data: "$" in them begins no formula. Letters of an SVG stay letters,
+# which can be searched, and drawn with fonts that the library does not have. No chance in the ids: equal figures
+# are equal files.
+_LOOK = {
+    "text.parse_math": False,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "specdec",
+    "font.size": 9,
+    "axes.titlesize": 10,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": "#e5e5e5",
+    "legend.frameon": False,
+    "legend.fontsize": 8,
+}
+# Hollow, so that both are seen where prediction and measurement agree.
+_PREDICTED: dict[str, Any] = {
+    "linestyle": "--",
+    "linewidth": 1,
+    "marker": "o",
+    "markersize": 4,
+    "markerfacecolor": "white",
+}
+_DOTS_PER_INCH = 150
+_LONGEST_NAME = 60
+_LONGEST_KIND = 24
+_WIDEST_SHIFT = 0.6
+_FEWEST_ROWS = 6
+"""Bars of a few kinds only would be as thick as the panel is high."""
+_NO_CHARACTERS = dict.fromkeys((0xFFFE, 0xFFFF), "\N{REPLACEMENT CHARACTER}")
+"""XML has no place for these, not even escaped."""
+
+
+class _Line(NamedTuple):
+    """Settings that differ only in k, by k, and how they are drawn."""
+
+    name: str
+    settings: Sequence[Setting]
+    color: str
+    marker: str
+    shift: float  # of what is measured, to the right: else the ranges at one k would hide one another
+
+
+def check_form(file: Path) -> None:
+    """Raises UsageError if no picture of this kind can be drawn."""
+    if file.suffix.lower() not in _FORMS:
+        raise UsageError(f"--plot cannot write {file.name}.", hint=f"End its name in {', '.join(_FORMS)}.")
+
+
+def write_plot(results: Results, file: Path) -> None:
+    """Draw all four panels; the form is that of the file's name."""
+    form = file.suffix.lower()
+    if form == ".html":
+        file.write_text(_page(results), encoding="utf-8")
+    else:
+        file.write_bytes(_picture(results, form.removeprefix(".")))
+
+
+def _page(results: Results) -> str:
+    """The picture, the verdict and the command."""
+    svg = _picture(results, "svg").decode("utf-8")
+    title = html.escape(", on ".join(_title(results)))
+    sentences = "".join(f"<p>{html.escape(_safe(line))}</p>\n" for line in verdict(results))
+    return (
+        f'<!DOCTYPE html>\n<html lang="en">\n<head><meta charset="utf-8"><title>{title}</title>\n'
+        "<style>body { font: 16px/1.5 sans-serif; max-width: 70rem; margin: 2rem auto; padding: 0 1rem } "
+        "svg { width: 100%; height: auto }</style></head>\n"
+        f"<body><h1>Is drafting worth it here?</h1>\n{sentences}{svg[svg.index('<svg') :]}"
+        f"<p><code>{html.escape(_safe(results.facts['command']))}</code></p></body>\n</html>\n"
+    )
+
+
+def _picture(results: Results, form: str) -> bytes:
+    out = io.BytesIO()
+    with style.context(["default", _LOOK]), warnings.catch_warnings():
+        # A letter that the font lacks is drawn as a box; a warning for each would bury the verdict.
+        warnings.filterwarnings("ignore", message="Glyph .* missing from")
+        figure = _figure(results)
+        metadata = {"Date": None} if form == "svg" else None
+        figure.savefig(out, format=form, dpi=_DOTS_PER_INCH, bbox_inches="tight", pad_inches=0.15, metadata=metadata)
+    return out.getvalue()
+
+
+def _figure(results: Results) -> Figure:
+    lower = max(4.5, 1.5 + 0.27 * len(_best_cells(results)))
+    figure = Figure(figsize=(12, 5 + lower), layout="constrained")
+    panels = figure.subfigures(2, 2, squeeze=False, height_ratios=[4.5, lower], wspace=0.03, hspace=0.03).flat
+    for draw, panel in zip((_draw_speedup, _draw_acceptance, _draw_costs, _draw_speeds), panels, strict=True):
+        axes = panel.subplots()
+        draw(axes, results)
+        panel.legend(loc="outside lower center", ncols=2)
+    figure.suptitle("\n".join(_title(results)))
+    return figure
+
+
+def _title(results: Results) -> list[str]:
+    """The models, and the machine."""
+    names = " with ".join(_short(file["name"]) for file in results.facts["files"])
+    return [name for name in (names, _short(results.facts["machine"]["cpu"])) if name]
+
+
+def _lines(results: Results) -> list[_Line]:
+    found: dict[str, list[Setting]] = {}
+    for setting in by_setting(results.cells):
+        p_min = f" p-min {setting.p_min:g}" if setting.p_min else ""
+        found.setdefault(f"{setting.drafter}{p_min}, temperature {setting.temperature:g}", []).append(setting)
+    step = min(0.01 * max(setting.k for _, setting in results.cells), _WIDEST_SHIFT / len(found))
+    return [
+        _Line(name, sorted(those, key=lambda s: s.k), *_look(i), step * (i - (len(found) - 1) / 2))
+        for i, (name, those) in enumerate(found.items())
+    ]
+
+
+def _look(i: int) -> tuple[str, str]:
+    """Colour and marker of the line with this number."""
+    return _COLORS[i % len(_COLORS)], _MARKERS[i % len(_MARKERS)]
+
+
+def _draw_speedup(axes: Axes, results: Results) -> None:
+    axes.axhline(1, color="black", linewidth=1)
+    for line in _lines(results):
+        those = [by_setting(results.cells)[setting] for setting in line.settings]
+        ks = [setting.k + line.shift for setting in line.settings]
+        speedups = [[cell.speedup for cell in cells] for cells in those]
+        axes.plot(ks, list(map(median_speedup, those)), color=line.color, marker=line.marker, label=line.name)
+        axes.vlines(ks, list(map(min, speedups)), list(map(max, speedups)), color=line.color, alpha=0.35)
+        predicted = _predicted(results, line)
+        axes.plot(*zip(*predicted, strict=True), color=line.color, **_PREDICTED)
+    axes.plot([], [], color=_GREY, **_PREDICTED, label="predicted")
+    axes.set(title="Speedup: median and range over kinds of text", xlabel="draft length k")
+    axes.set_ylabel("times plain decoding")
+    _count_from_one(axes, max(setting.k for _, setting in results.cells))
+
+
+def _predicted(results: Results, line: _Line) -> list[tuple[int, float]]:
+    """For every k where theory has a formula, else for those that were measured."""
+    first = line.settings[0]
+    if first.drafter == "model" and not first.p_min:
+        rows = [row for row in predictions(results) if row["temperature"] == first.temperature]
+        return [(row["k"], row["predicted_speedup"]) for row in rows]
+    found = []
+    for setting in line.settings:
+        cells = by_setting(results.cells)[setting]
+        known = [p for cell in cells if (p := cell.predicted(results.curve)) is not None]
+        found += [(setting.k, statistics.median(known))] if known else []
+    return found
+
+
+def _draw_acceptance(axes: Axes, results: Results) -> None:
+    """Of the longest drafts of each line. After a position that never held, none was tried."""
+    for line in _lines(results):
+        chances = pooled_acceptance(results, line.settings[-1])
+        chances = chances[: chances.index(0.0) + 1] if 0.0 in chances else chances
+        axes.plot(range(1, len(chances) + 1), chances, color=line.color, marker=line.marker, label=line.name)
+    axes.set(title="Acceptance by draft position, if all before were kept", xlabel="position in the draft")
+    axes.set(ylabel="accepted", ylim=(0, 1.04))
+    axes.yaxis.set_major_formatter(PercentFormatter(1.0))
+    _count_from_one(axes, max(setting.k for _, setting in results.cells))
+
+
+def _draw_costs(axes: Axes, results: Results) -> None:
+    for i, curve in enumerate(results.curves):
+        color, marker = _look(i)
+        times = {width: 1000 * seconds for width, seconds in sorted(curve.target.items())}
+        axes.plot(*zip(*times.items(), strict=True), color=color, marker=marker, label=f"after {curve.context} tokens")
+        ends = [min(times), max(times)]
+        axes.plot(ends, [times[width] for width in ends], color=color, linestyle="--", linewidth=1)
+    axes.plot([], [], color=_GREY, linestyle="--", linewidth=1, label="straight line between the ends")
+    axes.set(title="Cost of a pass of the target", xlabel="tokens in the pass", ylabel="milliseconds")
+    axes.set_ylim(0, 1080 * max(seconds for curve in results.curves for seconds in curve.target.values()))
+    _count_from_one(axes, max(width for curve in results.curves for width in curve.target))
+
+
+def _draw_speeds(axes: Axes, results: Results) -> None:
+    best, _ = results.best()
+    cells = _best_cells(results)
+    rows = range(len(cells))
+    thick = 0.38
+    name = f"{best} at temperature {best.temperature:g}"
+    axes.barh(
+        [row - thick / 2 for row in rows], [c.plain_speed for c in cells], thick, color=_GREY, label="plain decoding"
+    )
+    axes.barh([row + thick / 2 for row in rows], [c.speed for c in cells], thick, color=_COLORS[0], label=name)
+    axes.set_yticks(rows, [_short(cell.kind, _LONGEST_KIND) for cell in cells])
+    axes.set_ylim(max(len(cells), _FEWEST_ROWS) - 0.5, -0.5)
+    axes.grid(visible=False, axis="y")
+    axes.set(title="Speed by kind of text, with the best setting", xlabel="tokens per second")
+
+
+def _best_cells(results: Results) -> list[Cell]:
+    return by_setting(results.cells)[results.best()[0]]
+
+
+def _count_from_one(axes: Axes, last: int) -> None:
+    axes.set_xlim(0.5, last + 0.5)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+
+
+def _safe(text: str) -> str:
+    """Names from outside: one line of letters that every form has."""
+    return printable(" ".join(text.split())).translate(_NO_CHARACTERS)
+
+
+def _short(name: str, longest: int = _LONGEST_NAME) -> str:
+    name = _safe(name)
+    return name if len(name) <= longest else name[: longest - 1] + "…"
