@@ -1,14 +1,12 @@
 """specdec run: open the pair, follow the rounds, show them."""
 
-import io
 import json
 import os
-import re
 import secrets
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
 from datetime import datetime
 from pathlib import Path
@@ -17,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO, TypeVar
 import typer
 
 from specdec_cli.commands import sampling_options as more
+from specdec_cli.commands.chatting import chat, stoppable
 from specdec_cli.commands.options import JsonOpt, find, layers, quantize, say
 from specdec_cli.commands.pull import offer_to_pull
 from specdec_cli.errors import UsageError
@@ -24,19 +23,15 @@ from specdec_cli.guard import guard_terminal
 from specdec_cli.interrupt import raise_on_sigterm
 
 if TYPE_CHECKING:
-    from specdec_cli.chat import Conversation
-    from specdec_cli.llama.abort import AbortFlag
     from specdec_cli.pairing import Pair
     from specdec_cli.presets import Preset
     from specdec_cli.profile import Profile
     from specdec_cli.resolve import Resolved
-    from specdec_cli.running import Writer
     from specdec_cli.sampling import SamplingParams
     from specdec_cli.ui.view import Header, View
 
 T = TypeVar("T")
 
-STOPPED_BY_CTRL_C = 130
 
 _TEXT = "Text"
 _SAMPLING = "Sampling (llama.cpp's defaults, unless a preset sets its own)"
@@ -262,7 +257,7 @@ def run(
         profile = _profile(files) if profiled and draft not in DRAFTER_NAMES else None
         if profile is not None:
             files = _as_tuned(files, profile)
-        with _stoppable(abort):
+        with stoppable(abort):
             if system is None and not raw and files.preset is not None:
                 system = files.preset.system
             request = PairRequest(
@@ -335,10 +330,10 @@ def run(
         )
         talk = None if raw else conversation(pair.target.model, system=system, thinking=think, now=datetime.now)
         if text is None:
-            _chat(writer, talk, abort)
+            chat(writer, talk, abort)
             return
         ids = talk.ask(text) if talk is not None else _raw_ids(pair, text, system, raw)
-        with _stoppable(abort):
+        with stoppable(abort):
             written = writer.write(ids)
         if pair.strict is not None:
             for note in strict_notes(pair.strict.longest, pair.strict.noise, pair.strict.n_settled):
@@ -369,57 +364,6 @@ def _as_tuned(files: "Resolved", profile: "Profile") -> "Resolved":
     return replace(files, drafter=profile.drafter, draft=None)
 
 
-def _chat(writer: "Writer", talk: "Conversation | None", abort: "AbortFlag") -> None:
-    """Ask and answer until the input ends. Ctrl-C ends an answer; at the prompt it ends the chat."""
-    if talk is None:
-        raise UsageError(
-            "This model has no chat template, so there is nothing to chat with.",
-            hint="Give a PROMPT to continue, or another model.",
-        )
-    if isinstance(sys.stdin, io.TextIOWrapper):
-        sys.stdin.reconfigure(errors="replace")  # a byte that is no text must not end the chat
-    say("Chat: /new begins anew, Ctrl-C stops an answer, Ctrl-D (or Ctrl-C at the prompt) ends the chat.")
-    while (text := _ask()) is not None:
-        if text == "/new":
-            talk.forget()
-            say("Begun anew.")
-        elif re.fullmatch(r"/\w+", text):
-            say(f"There is no command {text}; there is /new.")
-        elif text:
-            _turn(writer, talk, text, abort)
-
-
-def _turn(writer: "Writer", talk: "Conversation", text: str, abort: "AbortFlag") -> None:
-    """One question and its answer; a question that cannot be asked does not end the chat."""
-    abort.clear()
-    try:
-        with _stoppable(abort):
-            error = writer.reply_to(talk, text).answer.error
-    except UsageError as unaskable:
-        say(f"{unaskable} Nothing was asked; /new begins anew.")
-        return
-    if error is not None and error.exit_code != STOPPED_BY_CTRL_C:
-        raise error
-
-
-def _ask() -> str | None:
-    """A line from the user; None at the end of input."""
-    with suppress(ImportError):
-        import readline  # noqa: F401  (line editing and history for input())
-    question = "> "
-    if not sys.stdout.isatty():  # input() would write it among the answers
-        print(question, end="", file=sys.stderr, flush=True)
-        question = ""
-    try:
-        return input(question).strip()
-    except EOFError:
-        print(file=sys.stderr)
-        return None
-    except KeyboardInterrupt:
-        print(file=sys.stderr)
-        raise
-
-
 def _raw_ids(pair: "Pair", text: str, system: str | None, raw: bool) -> list[int]:
     from specdec_cli.prompts import text_ids
 
@@ -428,15 +372,6 @@ def _raw_ids(pair: "Pair", text: str, system: str | None, raw: bool) -> list[int
     if not raw:
         say("This model has no chat template: the prompt is continued as it is.")
     return text_ids(pair.target.model, text)
-
-
-@contextmanager
-def _stoppable(abort: "AbortFlag") -> Iterator[None]:
-    from specdec_cli.interrupt import SignalWatch
-    from specdec_cli.ui.terminal import quiet_keyboard
-
-    with SignalWatch(abort.set), quiet_keyboard(sys.stdin):
-        yield
 
 
 @contextmanager
