@@ -155,6 +155,12 @@ class Audit:
         """Bonferroni's, with two tests for each place and way."""
         return ERROR / (2 * n_places)
 
+    def seconds_per_answer(self, task: Task, n: int) -> float:
+        """What one takes, about: plain decoding's, which no way is slower than by much."""
+        began = self._clock()
+        self._answer(task, None, 0.0, n)
+        return self._clock() - began
+
     def check_texts(
         self, tasks: Sequence[Task], ways: Sequence[Way], n_tokens: int, n_each: int, deadline: float
     ) -> Iterator[None]:

@@ -256,7 +256,8 @@ def test_audit_tells_a_verdict_and_writes_a_document(models: Models, tmp_path: P
     file = tmp_path / "audit.json"
     done = audited(models, "--temp", "0,1", "--json", file)
     assert done.code == 0, done.err
-    assert "32 tokens in each of 16 ways against plain decoding; 200 draws at 1 places in each of 8 ways" in done.err
+    assert "Texts: 32 tokens in each of 16 ways against plain decoding, about 0.0 minutes." in done.err
+    assert "Distributions: 200 draws, or what time allows, at 1 places in each of 8 ways" in done.err
     assert "No fault was found." in done.out
     document = json.loads(file.read_text())
     assert {"machine", "versions", "files", "command", "settings"} <= set(document)
@@ -280,6 +281,17 @@ def test_a_bug_has_the_exit_code_of_bench(models: Models, monkeypatch: pytest.Mo
     assert "BUG: rejection, model k" in done.out
     assert "The promise is broken." in done.out
     assert "not the target's own" in done.err
+
+
+def test_the_plan_says_what_there_is_time_for(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Audit, "seconds_per_answer", lambda *_: 10.0)  # 13 answers a prompt with the plain one
+    asked = ("--temp", "0", "--tokens", 200, "--budget", 5)
+    done = audited(models, *asked)
+    assert "Texts: 128 tokens (of 200: more with --budget) in each of 12 ways" in done.err
+    assert "about 4.3 minutes" in done.err
+    assert "at least 128 in each, of 200 asked for" in done.out
+    monkeypatch.setattr(Audit, "seconds_per_answer", lambda *_: 1000.0)
+    assert "Texts: 64 tokens (of 200" in audited(models, *asked).err
 
 
 def test_ctrl_c_gives_what_there_is(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -114,13 +114,14 @@ def audit(
         tasks = _mixed(as_tasks(pair, chosen, n_each))
         auditing = Audit(pair, request.sampling, time.perf_counter)
         began = time.perf_counter()
-        text_end = began + 60 * budget * (_TEXTS_SHARE if law_ways else 1)
-        _say_plan(text_ways, law_ways, tokens, draws, places, budget)
-        texts = auditing.check_texts(tasks, text_ways, tokens, n_each, text_end)
-        n_texts = min(len(tasks), -(-tokens // n_each)) * len(text_ways)
+        text_seconds = 60 * budget * (_TEXTS_SHARE if law_ways else 1)
+        seconds_each = auditing.seconds_per_answer(tasks[0], n_each) * _answers_a_prompt(text_ways)
+        n_prompts = _within(text_seconds, seconds_each, min(len(tasks), -(-tokens // n_each)))
+        _say_plan(text_ways, law_ways, tokens, n_prompts * n_each, n_prompts * seconds_each, draws, places, budget)
+        texts = auditing.check_texts(tasks[:n_prompts], text_ways, tokens, n_each, began + text_seconds)
         laws = auditing.check_laws(tasks, law_ways, draws, places, began + 60 * budget)
         try:
-            _follow("texts", n_texts, texts)
+            _follow("texts", n_prompts * len(text_ways), texts)
             _follow("distributions", places * len(law_ways), laws)
         except KeyboardInterrupt:
             say("Stopped: these are the results so far.")
@@ -186,18 +187,37 @@ def _mixed(tasks: "Sequence[Task]") -> "list[Task]":
     return [tasks[i] for i in sorted(range(len(tasks)), key=turns.__getitem__)]
 
 
+def _answers_a_prompt(ways: "Sequence[Way]") -> int:
+    return len(ways) + len({way.temperature for way in ways})
+
+
+def _within(seconds: float, each: float, most: int) -> int:
+    """As many as there is time for, one at least."""
+    return most if most * each <= seconds else max(1, int(seconds / each))
+
+
 def _say_plan(
-    text_ways: "Sequence[Way]", law_ways: "Sequence[Way]", tokens: int, draws: int, places: int, budget: float
+    text_ways: "Sequence[Way]",
+    law_ways: "Sequence[Way]",
+    wanted: int,
+    fitting: int,
+    seconds: float,
+    draws: int,
+    places: int,
+    budget: float,
 ) -> None:
-    parts = []
     if text_ways:
-        parts.append(f"{tokens:,} tokens in each of {len(text_ways)} ways against plain decoding")
+        less = f" (of {wanted:,}: more with --budget)" if fitting < wanted else ""
+        say(
+            f"Texts: {min(wanted, fitting):,} tokens{less} in each of {len(text_ways)} ways against plain decoding, "
+            f"about {seconds / 60:.1f} minutes."
+        )
     if law_ways:
-        parts.append(f"{draws:,} draws at {places} places in each of {len(law_ways)} ways against the target's law")
-    say(
-        f"{'; '.join(parts)}; less where {budget:g} minutes are not enough (--budget). "
-        "Ctrl-C shows what there is so far."
-    )
+        say(
+            f"Distributions: {draws:,} draws, or what time allows, at {places} places in each of {len(law_ways)} ways "
+            "against the target's."
+        )
+    say(f"Together at most {budget:g} minutes, about. Ctrl-C shows what there is so far.")
 
 
 def _follow(label: str, n: int, work: Iterator[None]) -> None:
