@@ -4,12 +4,15 @@ Texts of the coupled rule, and of every rule at temperature 0, must be plain dec
 the distribution: for them one place of a text is drawn many times, each time with another seed, and the tokens are
 counted. A draw begins with a draft, which the engine's first round does not have, and goes on round after round until
 two tokens stand. The first token shows acceptance and the target's token after a rejection, the second the row after an
-accepted token, drafted (k 2) or the target's own (k 1). Given the first, the second is the target's only if the text is
-finished whatever the draft did: blocks lean towards lucky drafts, and the next round makes up for it.
+accepted token, drafted (k 2) or the target's own (k 1).
+
+What the counts are held against is the mean of the target's distributions in the very passes that gave the tokens. On
+files where the width of a pass moves the logits, those differ from plain decoding's: no rule's fault, but told, as
+`shift`. That passes give the right rows at all is what the texts show.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -25,8 +28,8 @@ from specdec_cli.pairing import Pair
 from specdec_cli.rejection import excess
 from specdec_cli.rules import RULES
 from specdec_cli.same import Comparison, compare
-from specdec_cli.sampling import Row, SamplingParams
-from specdec_cli.types import Drafter, Logits, Target
+from specdec_cli.sampling import SamplingParams
+from specdec_cli.types import Distribution, Drafter, Logits, Target
 from specdec_cli.verify import Rule, SharedNoise
 
 LAW_LENGTHS = (1, 2)
@@ -36,7 +39,8 @@ ERROR = 1e-3
 
 _WORST = {"same": 0, "tie": 1, "bug": 2}
 _NEVER = 10**9
-_FEWEST_DRAWS = 100
+_FEWEST_DRAWS = 300
+"""With fewer, a residual that ignores the draft goes unseen: rather fewer places."""
 _FEWEST_SECONDS = 10
 """Draws of a first token below which its second ones cannot fill two cells."""
 _PLACES_IN, _ANSWER = 8, 24
@@ -83,15 +87,16 @@ class TextCheck:
 class LawCheck:
     """One place of a text, drawn many times in one way.
 
-    `overlap` is the share of the target's distribution that the draft has, too. `chances` are those of counts at
-    least this far from the target's distribution, for the first and the second token; None where too few different
-    tokens can come to say anything.
+    `overlap` is the share of the target's distribution that the draft has, too, `shift` the share of the first token's
+    that the width of the passes moves. `chances` are those of counts at least this far from the target's distribution,
+    for the first and the second token; None where too few different tokens can come to say anything.
     """
 
     way: Way
     kind: str
     context: int
     overlap: float
+    shift: float
     draws: int
     chances: tuple[float | None, float | None]
 
@@ -219,21 +224,32 @@ class Audit:
     def check_laws(
         self, tasks: Sequence[Task], ways: Sequence[Way], draws: int, n_places: int, deadline: float
     ) -> Iterator[None]:
-        """`n_places` places in every way, `draws` times each or as time allows; yields after each place and way."""
-        left = len(ways) * n_places
-        places = self._candidates(tasks, n_places)
-        seen = _Sessions.of(self._pair)
-        by_source: dict[tuple[str, float], list[Way]] = defaultdict(list)
+        """Every way at one place after another, of `n_places` or until time is up; yields after each. As many as
+        `draws` are made at each, or as time allows, but never too few to show anything.
+        """
+        left, by_source = len(ways) * n_places, defaultdict[tuple[str, float], list[Way]](list)
         for way in ways:
             by_source[way.drafter, way.temperature].append(way)
-        for (drafter, temperature), those in by_source.items():
-            for place in self._best(places[drafter], drafter, temperature, n_places, seen):
+        best = self._best_of(tasks, by_source, n_places)
+        for n in range(n_places):
+            for source, those in by_source.items():
+                if n and self._clock() > deadline:
+                    return
                 sessions = _Sessions.of(self._pair)
-                for way in those:
+                for way in those if n < len(best[source]) else ():
                     now = self._clock()
-                    self.laws.append(self._check_law(place, way, draws, now + (deadline - now) / left, sessions))
+                    self.laws.append(
+                        self._check_law(best[source][n], way, draws, now + (deadline - now) / left, sessions)
+                    )
                     left -= 1
                     yield
+
+    def _best_of(
+        self, tasks: Sequence[Task], sources: Iterable[tuple[str, float]], n_places: int
+    ) -> dict[tuple[str, float], list[_Place]]:
+        """The places for each drafter and temperature."""
+        places, seen = self._candidates(tasks, n_places), _Sessions.of(self._pair)
+        return {source: self._best(places[source[0]], *source, n_places, seen) for source in sources}
 
     def _candidates(self, tasks: Sequence[Task], n_places: int) -> Mapping[str, list[list[Task]]]:
         """For each drafter and task, beginnings of texts at which something may be drafted."""
@@ -276,43 +292,68 @@ class Audit:
     def _check_law(self, place: _Place, way: Way, draws: int, deadline: float, sessions: "_Sessions") -> LawCheck:
         """A chance that would be a bug must come twice: far out, with few counts in a cell, the test exaggerates."""
         first = 2 * draws * len(self.laws)  # no two tests have a seed in common
-        drawn = self._draw(place, way, range(first, first + draws), deadline, sessions)
-        chances = self._chances(place, way, drawn, sessions)
+        firsts, seconds = self._draw(place, way, range(first, first + draws), deadline, sessions)
+        chances = self._chances(firsts, seconds)
         if any(chance is not None and chance < ERROR for chance in chances):
-            again = self._draw(place, way, range(first + draws, first + draws + len(drawn)), np.inf, sessions)
-            others = self._chances(place, way, again, sessions)
+            again = range(first + draws, first + draws + firsts.n)
+            others = self._chances(*self._draw(place, way, again, np.inf, sessions))
             chances = (_larger(chances[0], others[0]), _larger(chances[1], others[1]))
-        return LawCheck(way, place.kind, len(place.tokens), place.overlap, len(drawn), chances)
+        law = self._rule("coupled", way.temperature).law
+        plain = law.distribution(sessions.target.score(place.tokens, 1)[0], place.tokens)
+        shift = float(excess(plain, firsts.expected).sum())
+        return LawCheck(way, place.kind, len(place.tokens), place.overlap, shift, firsts.n, chances)
 
     def _draw(
         self, place: _Place, way: Way, seeds: Sequence[int], deadline: float, sessions: "_Sessions"
-    ) -> list[tuple[int, int]]:
-        """The two tokens of every seed, of a few at least and as many as there is time for."""
-        found: list[tuple[int, int]] = []
+    ) -> tuple["_Tally", dict[int, "_Tally"]]:
+        """The first tokens, and by the first the second ones: of a few seeds at least, and of all if there is time."""
+        firsts, seconds = _Tally(), defaultdict[int, _Tally](_Tally)
+        known: dict[_Source, Distribution] = {}
         for seed in seeds:
-            if len(found) >= _FEWEST_DRAWS and self._clock() > deadline:
+            if firsts.n >= _FEWEST_DRAWS and self._clock() > deadline:
                 break
             rule = self._rule(way.rule, way.temperature, seed)
             drafter = self._drafter(way.drafter, rule, sessions.draft)
-            found.append(two_tokens(sessions.target, drafter, rule, place.tokens, way.k))
-        return found
+            (first, p), (second, p_next) = two_tokens(sessions.target, drafter, rule, place.tokens, way.k, known)
+            firsts.add(first, p)
+            seconds[first].add(second, p_next)
+        return firsts, seconds
 
-    def _chances(
-        self, place: _Place, way: Way, drawn: Sequence[tuple[int, int]], sessions: "_Sessions"
-    ) -> tuple[float | None, float | None]:
-        """Of the first tokens, and of the second ones given the first."""
-        law, after = self._rule("coupled", way.temperature).law, defaultdict[int, Counter[int]](Counter)
-        for first, second in drawn:
-            after[first][second] += 1
-        firsts = Counter({first: seconds.total() for first, seconds in after.items()})
-        context, found, freedom = list(place.tokens), 0.0, 0
-        for first, seconds in after.items():
-            if firsts[first] >= _FEWEST_SECONDS and first not in self._pair.end_tokens:
-                rows = _narrow_and_wide(sessions.target, context, first, way.k)
-                one, more = distance(seconds, *(law.distribution(row[1], [*context, first]) for row in rows))
+    def _chances(self, firsts: "_Tally", seconds: Mapping[int, "_Tally"]) -> tuple[float | None, float | None]:
+        """Of the first tokens, and of the second ones given the first; nothing is written after an end."""
+        found, freedom = 0.0, 0
+        for first, tally in seconds.items():
+            if tally.n >= _FEWEST_SECONDS and first not in self._pair.end_tokens:
+                one, more = distance(tally.counts, tally.expected)
                 found, freedom = found + one, freedom + more
-        rows = _narrow_and_wide(sessions.target, context, drawn[0][0], way.k)
-        return _chance(*distance(firsts, *(law.distribution(row[0], context) for row in rows))), _chance(found, freedom)
+        return _chance(*distance(firsts.counts, firsts.expected)), _chance(found, freedom)
+
+
+class _Tally:
+    """Tokens counted, and how often each was to be expected."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[int] = Counter()
+        self._sources: dict[int, tuple[Distribution, int]] = {}
+
+    @property
+    def n(self) -> int:
+        return self.counts.total()
+
+    def add(self, token: int, p: Distribution) -> None:
+        """A token that was to come from p; the same p is the same object."""
+        self.counts[token] += 1
+        self._sources[id(p)] = p, self._sources.get(id(p), (p, 0))[1] + 1
+
+    @property
+    def expected(self) -> Distribution:
+        """The mean of all p."""
+        parts = list(self._sources.values())
+        ids, where = np.unique(np.concatenate([p.ids for p, _ in parts]), return_inverse=True)
+        shares = np.concatenate([p.probs * (n / self.n) for p, n in parts])
+        probs = np.zeros(len(ids))
+        np.add.at(probs, where, shares)
+        return Distribution(ids, probs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,22 +369,34 @@ class _Sessions:
         return cls(Remembered(pair.target.session), draft)
 
 
-def two_tokens(target: Target, drafter: Drafter, rule: Rule, context: Sequence[int], k: int) -> tuple[int, int]:
-    """The next two tokens of a text, by as many rounds with drafts as they take."""
-    tokens = list(context)
-    while len(tokens) < len(context) + 2:
+_Source = tuple[tuple[int, ...], int, int]
+"""A row: the text of its pass, how many draft tokens were in it, the row's index."""
+
+
+def two_tokens(
+    target: Target,
+    drafter: Drafter,
+    rule: Rule,
+    context: Sequence[int],
+    k: int,
+    known: dict[_Source, Distribution],
+) -> list[tuple[int, Distribution]]:
+    """The next two tokens of a text, by as many rounds with drafts as they take, each with the target's distribution
+    in the pass that gave it. `known` holds those so far.
+    """
+    tokens, found = list(context), list[tuple[int, Distribution]]()
+    while len(found) < 2:
         draft = drafter.propose(tokens, k)
-        rows = target.score([*tokens, *draft.tokens], len(draft.tokens) + 1)
+        text, n_drafted = (*tokens, *draft.tokens), len(draft.tokens)
+        rows = target.score(text, n_drafted + 1)
         n_accepted, own = rule.verify(rows, draft, tokens)
-        tokens += [*draft.tokens[:n_accepted], own]
-    return tokens[len(context)], tokens[len(context) + 1]
-
-
-def _narrow_and_wide(target: Target, context: Sequence[int], first: int, k: int) -> tuple[list[Row], list[Row]]:
-    """Rows after `context` and after `first`: from passes of one token, as plain decoding has them, and of k + 1."""
-    text = [*context, first]
-    narrow = [target.score(tokens, 1)[0].copy() for tokens in (text[:-1], text)]
-    return narrow, list(target.score([*text, *[first] * (k - 1)], k + 1)[:2])
+        for i, token in enumerate((*draft.tokens[:n_accepted], own)):
+            source = text, n_drafted, i
+            if source not in known:
+                known[source] = rule.law.distribution(rows[i], tokens)
+            found.append((token, known[source]))
+            tokens.append(token)
+    return found[:2]
 
 
 def _one_sided(place: _Place) -> float:

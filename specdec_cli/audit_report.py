@@ -7,7 +7,7 @@ from typing import Any
 from specdec_cli.audit import ERROR, Audit, LawCheck, TextCheck, Way
 
 TEXT_HEADERS = ("rule", "drafter", "k", "temp", "answers", "tokens", "ties", "text")
-LAW_HEADERS = ("rule", "drafter", "k", "temp", "places", "draws", "overlap", "first", "second", "law")
+LAW_HEADERS = ("rule", "drafter", "k", "temp", "places", "draws", "overlap", "shift", "first", "second", "law")
 
 
 def text_table(audit: Audit) -> list[tuple[str, ...]]:
@@ -29,6 +29,7 @@ def law_table(audit: Audit) -> list[tuple[str, ...]]:
             str(len(checks)),
             str(sum(check.draws for check in checks)),
             f"{min(check.overlap for check in checks):.2f}-{max(check.overlap for check in checks):.2f}",
+            f"{max(check.shift for check in checks):.2g}",
             *(_smallest(check.chances[i] for check in checks) for i in range(2)),
             "BUG" if any(map(audit.is_wrong, checks)) else "the target's",
         )

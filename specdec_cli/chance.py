@@ -4,14 +4,15 @@ import math
 from collections.abc import Mapping
 
 import numpy as np
+from numpy.typing import NDArray
 
 from specdec_cli.rejection import at
 from specdec_cli.types import Distribution
 
+_Numbers = NDArray[np.float64]
+
 _FEWEST = 5.0
 """Expected counts below this are taken together: the test's own law is good only above."""
-_ASTRAY = 0.01
-"""Share of draws that may be of tokens without a chance, where noise moves the edge of the sampler's cuts."""
 
 
 def survival(statistic: float, freedom: int) -> float:
@@ -32,35 +33,30 @@ def survival(statistic: float, freedom: int) -> float:
     return min(chance, 1.0)
 
 
-def distance(counts: Mapping[int, int], p: Distribution, also: Distribution) -> tuple[float, int]:
+def distance(counts: Mapping[int, int], p: Distribution) -> tuple[float, int]:
     """The chi-square statistic of counts of tokens against p, and its degrees of freedom (0: says nothing).
 
-    `also` is p by passes of another width: what lies between the two is nobody's fault, and is taken off every
-    difference. A token that neither can give makes the statistic infinite.
+    A token that p cannot give makes the statistic infinite.
     """
-    n = sum(counts.values())
-    seen = Distribution(np.array(sorted(counts), np.intp), np.array([float(counts[i]) for i in sorted(counts)]))
-    ids = np.unique(np.concatenate([p.ids, also.ids, seen.ids]))
-    expected = n * at(p, ids)
-    columns = np.array([at(seen, ids), expected, np.abs(n * at(also, ids) - expected)])
-    impossible = (columns[1] == 0) & (columns[2] == 0)
-    if columns[0, impossible].sum() > (_ASTRAY * n if columns[2].any() else 0):
+    n, ids = sum(counts.values()), np.array(sorted(counts), np.intp)
+    if not at(p, ids).all():
         return math.inf, 1
-    found, wanted, slack = _cells(columns)
+    seen = at(Distribution(ids, np.array([float(counts[i]) for i in ids])), p.ids)
+    found, wanted = _cells(seen, n * p.probs)
     if len(wanted) < 2:
         return 0.0, 0
-    missed = np.maximum(np.abs(found - wanted) - slack, 0.0)
-    return float((missed**2 / wanted).sum()), len(wanted) - 1
+    return float(((found - wanted) ** 2 / wanted).sum()), len(wanted) - 1
 
 
-def _cells(
-    columns: np.ndarray[tuple[int, int], np.dtype[np.float64]],
-) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
-    """Seen, expected and slack [3, n], with what is expected too seldom taken together, if need be with the rarest."""
-    is_common = columns[1] >= _FEWEST
-    common, rest = columns[:, is_common], columns[:, ~is_common].sum(axis=1)
-    if rest[1] >= _FEWEST:
-        return np.column_stack([common, rest])
-    if common.shape[1]:
-        common[:, common[1].argmin()] += rest
-    return common
+def _cells(seen: _Numbers, expected: _Numbers) -> tuple[_Numbers, _Numbers]:
+    """With what is expected too seldom taken together, and with the rarest of the others if still too seldom."""
+    is_common = expected >= _FEWEST
+    seen, rest = seen[is_common], seen[~is_common].sum()
+    expected, rest_expected = expected[is_common], expected[~is_common].sum()
+    if rest_expected >= _FEWEST:
+        return np.append(seen, rest), np.append(expected, rest_expected)
+    if len(expected):
+        rarest = expected.argmin()
+        seen[rarest] += rest
+        expected[rarest] += rest_expected
+    return seen, expected

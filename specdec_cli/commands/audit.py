@@ -249,7 +249,7 @@ def _report(auditing: "Audit", facts: dict[str, object], tokens: int, json_file:
     if not on_stdout:
         terminal, right = (
             Terminal(sys.stdout, os.environ),
-            "k temp answers tokens ties places overlap draws first second",
+            "k temp answers tokens ties places overlap shift draws first second",
         )
         tables = (
             (audit_report.TEXT_HEADERS, audit_report.text_table),
