@@ -40,7 +40,7 @@ ERROR = 1e-3
 _WORST = {"same": 0, "tie": 1, "bug": 2}
 _NEVER = 10**9
 _FEWEST_DRAWS = 300
-"""With fewer, a residual that ignores the draft goes unseen: rather fewer places."""
+"""With a hundred, a residual that ignores the draft goes unseen: rather fewer places."""
 _FEWEST_SECONDS = 10
 """Draws of a first token below which its second ones cannot fill two cells."""
 _PLACES_IN, _ANSWER = 8, 24
