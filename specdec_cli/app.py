@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from specdec_cli import __version__
+from specdec_cli.commands.audit import audit
 from specdec_cli.commands.bench import bench
 from specdec_cli.commands.check import check
 from specdec_cli.commands.files import list_files, rm, verify_files
@@ -21,7 +22,7 @@ from specdec_cli.ui.clean import printable
 
 EXIT_CODES = (
     "Exit codes: 0 done, 1 error, 2 wrong usage, 3 a model cannot be used, 4 tokenizers differ, 5 out of memory, "
-    "6 no GPU where one is required, 7 llama.cpp failed, 8 (check) match with notes, 9 (bench) a text differs, "
+    "6 no GPU where one is required, 7 llama.cpp failed, 8 (check) match with notes, 9 (bench, audit) a text differs, "
     "20 to 32 from the Hub (see the README), 130 stopped by Ctrl-C, 143 by SIGTERM."
 )
 
@@ -34,6 +35,7 @@ app = typer.Typer(
 )
 app.command()(run)
 app.command()(bench)
+app.command()(audit)
 app.command()(replay)
 app.command()(check)
 app.command()(pull)

@@ -35,6 +35,7 @@ IMPORTS = {
     "law": "errors history sampling types numpy",
     "verify": "law noise sampling types numpy",
     "rejection": "law noise sampling types numpy",
+    "chance": "rejection types numpy",
     "strict": "types verify numpy",
     "logprobs": "sampling types numpy",
     "same": "strict types verify",
@@ -71,18 +72,21 @@ IMPORTS = {
     "running": "answer chat draft_length engine pairing prompts stats text trace ui.view",
     "document": "llama.build pairing running trace types numpy",
     "bench": "costs draft_length drafters.none engine errors pairing same sampling stats types verify",
+    "audit": "bench chance draft_length drafters drafters.none engine law pairing rejection rules same sampling types "
+    "verify numpy",
+    "audit_report": "audit",
     "bench_report": "bench costs",
     "plot": "bench bench_report errors ui.clean matplotlib",
     "bench_compare": "errors",
     "replay": "costs errors",
     "profile": "folders llama.build llama.devices machine",
-    "commands": "advice bench bench_compare bench_report chat costs derive document errors fit guard hub "
-    "interrupt inventory kinds llama.abort llama.devices llama.grammar llama.log llama.model "
-    "llama.quantize machine pairing plan plot presets profile prompts pull replay resolve running "
-    "sampling settings store trace ui.check_report ui.clean ui.make ui.progress ui.ratios ui.silent "
-    "ui.steps ui.table ui.terminal ui.view ui.words vocab_check vocabulary typer",
-    "app": "commands.bench commands.check commands.files commands.plan commands.presets commands.pull "
-    "commands.replay commands.run errors ui.clean typer",
+    "commands": "advice audit audit_report bench bench_compare bench_report chat costs derive document errors fit "
+    "guard hub interrupt inventory kinds llama.abort llama.devices llama.grammar llama.log "
+    "llama.model llama.quantize machine pairing plan plot presets profile prompts pull replay resolve "
+    "rules running sampling settings store trace ui.check_report ui.clean ui.make ui.progress "
+    "ui.ratios ui.silent ui.steps ui.table ui.terminal ui.view ui.words vocab_check vocabulary typer",
+    "app": "commands.audit commands.bench commands.check commands.files commands.plan commands.presets "
+    "commands.pull commands.replay commands.run errors ui.clean typer",
     "__main__": "app",
     "__init__": "",
 }
@@ -100,8 +104,8 @@ DOORS = {
 }
 
 CORE = (
-    *("engine", "verify", "same", "costs", "rejection", "strict", "law", "history", "sampling", "noise", "logprobs"),
-    *("drafters", "draft_length", "stats", "text", "types"),
+    *("engine", "verify", "same", "costs", "rejection", "chance", "strict", "law", "history", "sampling", "noise"),
+    *("logprobs", "drafters", "draft_length", "stats", "text", "types"),
 )
 OUTSIDE = {"llama", "ui", "presets", "commands", "app", "chat", "trace", "running", "pairing", "hub"}
 

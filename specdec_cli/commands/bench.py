@@ -130,7 +130,7 @@ def bench(
 
     outputs = {"json": json_file, "csv": csv_file, "md": md_file}
     for file in (*outputs.values(), plot_file):
-        _check_writable(file)
+        check_writable(file)
     if plot_file is not None:
         from specdec_cli.plot import check_form
 
@@ -160,11 +160,11 @@ def bench(
         force=True,
     )
     with open_pair(request, say=say, abort=AbortFlag()) as pair:
-        tasks = _tasks(pair, chosen, n)
+        tasks = as_tasks(pair, chosen, n)
         measuring = Bench(pair, sampling, n, time.perf_counter)
         curves = _curves(measuring, pair, tasks, [len(tasks[0].ids) + n // 2, *fills], request.k, temperatures[0])
         _measure(measuring, tasks, settings, repeats, 60 * budget)
-        results = _results(measuring, curves, _facts(pair, request, n, repeats))
+        results = _results(measuring, curves, facts_of(pair, request, {"max_tokens": n, "repeats": repeats}))
         profile = _fastest(measuring, tasks, results, pair.target.context.threads) if tune else None
     _report(results, outputs, plot_file)
     if profile is not None:
@@ -242,7 +242,7 @@ def _settings(
     return found
 
 
-def _tasks(pair: "Pair", prompts: "Sequence[BenchPrompt]", n: int) -> "list[Task]":
+def as_tasks(pair: "Pair", prompts: "Sequence[BenchPrompt]", n: int) -> "list[Task]":
     """The prompts as ids, in the model's chat format if it has one; a chat's earlier turns are answered plainly."""
     from specdec_cli.bench import Task, answered
     from specdec_cli.prompts import conversation, text_ids
@@ -315,7 +315,8 @@ def _results(measuring: "Bench", curves: "Sequence[CostCurve]", facts: dict[str,
     return Results(measuring.cells, tuple(curves), facts)
 
 
-def _facts(pair: "Pair", request: "PairRequest", n: int, repeats: int) -> dict[str, Any]:
+def facts_of(pair: "Pair", request: "PairRequest", more: dict[str, Any]) -> dict[str, Any]:
+    """Everything that a figure depends on."""
     from dataclasses import asdict
 
     from specdec_cli.document import plain, versions
@@ -335,7 +336,7 @@ def _facts(pair: "Pair", request: "PairRequest", n: int, repeats: int) -> dict[s
         "versions": versions(),
         "files": [_file(role, opened.model.path) for role, opened in models],
         "command": shlex.join(["specdec", *sys.argv[1:]]),
-        "settings": plain({**asdict(request), "max_tokens": n, "repeats": repeats}),
+        "settings": plain({**asdict(request), **more}),
     }
 
 
@@ -434,7 +435,7 @@ def _compare(before: Path, after: Path) -> None:
     print(f"{len(real)} of {len(found)} cells differ beyond noise: {faster} faster, {len(real) - faster} slower.")
 
 
-def _check_writable(file: Path | None) -> None:
+def check_writable(file: Path | None) -> None:
     """Before hours of measuring, not after."""
     if file is not None and str(file) != "-" and not os.access(file.parent if not file.exists() else file, os.W_OK):
         raise UsageError(f"{file} cannot be written.", hint="Check the folder.")

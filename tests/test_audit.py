@@ -1,0 +1,344 @@
+"""The audit: it finds nothing in a sound pair, and every planted bug."""
+
+import itertools
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from cli import Done, Models, inside
+from planted import PlantedPair, write_pair
+from scipy import stats
+
+from specdec_cli import audit_report, chance
+from specdec_cli.audit import Audit, LawCheck, Remembered, Way
+from specdec_cli.bench import Task
+from specdec_cli.llama.abort import AbortFlag
+from specdec_cli.pairing import Pair, open_pair
+from specdec_cli.plan import PairRequest
+from specdec_cli.rejection import BlockRejection, TokenRejection, pick
+from specdec_cli.rules import RULES
+from specdec_cli.same import Comparison
+from specdec_cli.sampling import SamplingParams
+from specdec_cli.types import Distribution, Draft, Logits, Target
+from specdec_cli.verify import SharedNoise
+
+PURE = SamplingParams(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
+TASKS = [Task("a", (1, *range(290, 316))), Task("b", (1, *range(300, 318), *range(280, 290)))]
+NEVER = float("inf")
+
+
+# --- the chi-square test ----------------------------------------------------------------------------------
+
+
+def test_the_chance_of_a_statistic_is_scipys() -> None:
+    for freedom in (1, 2, 3, 8, 31, 200):
+        for statistic in (0.0, 1e-6, 0.5, 5.0, 40.0, 300.0, 1000.0):
+            assert chance.survival(statistic, freedom) == pytest.approx(
+                stats.chi2.sf(statistic, freedom), rel=1e-10, abs=1e-300
+            )
+    assert chance.survival(float("inf"), 3) == 0.0
+    assert chance.survival(3.0, 0) == 1.0
+
+
+def law(*probs: float) -> Distribution:
+    return Distribution(np.arange(len(probs)), np.array(probs))
+
+
+def test_rare_tokens_are_counted_together() -> None:
+    p = law(0.5, 0.3, 0.14, 0.03, 0.03)
+    together = [40 - 50, 36 - 30, 16 - 14, 8 - 6]
+    expected = sum(d**2 / e for d, e in zip(together, (50, 30, 14, 6), strict=True))
+    assert chance.distance({0: 40, 1: 36, 2: 16, 3: 8}, p) == pytest.approx((expected, 3))
+
+
+def test_what_is_still_too_rare_together_goes_to_the_rarest() -> None:
+    assert chance.distance({0: 50, 1: 45, 2: 5}, law(0.6, 0.37, 0.03)) == pytest.approx((100 / 60 + 100 / 40, 1))
+    assert chance.distance({0: 99, 2: 1}, law(0.97, 0.0, 0.03)) == (0.0, 0)
+    assert chance.distance({0: 3, 1: 1}, law(0.5, 0.5)) == (0.0, 0)
+
+
+def test_a_token_that_cannot_come_is_never_chance() -> None:
+    p = law(0.5, 0.5, 0.0)
+    assert chance.distance({0: 50, 1: 49, 2: 1}, p) == (np.inf, 1)
+    assert chance.distance({0: 50, 1: 49, 9: 1}, p) == (np.inf, 1)
+
+
+# --- with models ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def pair_files(tmp_path_factory: pytest.TempPathFactory) -> PlantedPair:
+    return write_pair(tmp_path_factory.mktemp("audit"), amount=1.0)
+
+
+@pytest.fixture
+def pair(pair_files: PlantedPair) -> Iterator[Pair]:
+    request = PairRequest(
+        pair_files.target, pair_files.draft, "none", 3, seed=1, sampling=PURE, threads=1, cache_type="f32", force=True
+    )
+    with open_pair(request, say=lambda _: None, abort=AbortFlag()) as opened:
+        yield opened
+
+
+def audit_of(pair: Pair) -> Audit:
+    clock = itertools.count()
+    return Audit(pair, PURE, lambda: float(next(clock)))
+
+
+def laws(pair: Pair, *rules: str, drafters: tuple[str, ...] = ("model",), draws: int = 800) -> Audit:
+    found = audit_of(pair)
+    ways = [Way(rule, drafter, k, 1.0) for drafter in drafters for rule in rules for k in (1, 2)]
+    assert sum(1 for _ in found.check_laws(TASKS, ways, draws, 1, NEVER)) == len(ways)
+    return found
+
+
+def test_sound_rules_draw_from_the_target(pair: Pair) -> None:
+    found = laws(pair, "rejection", "block", drafters=("model", "ngram"))
+    assert found.bugs == []
+    assert all(check.shift == pytest.approx(0, abs=1e-12) for check in found.laws)
+    assert all(check.draws == 800 and 0.05 < check.overlap < 0.95 for check in found.laws)
+    assert all(c is not None for check in found.laws for c in check.chances), "else this shows nothing"
+    assert "8 places and ways, 16 tests" in audit_report.verdict(found, 0)[0]
+    assert audit_report.verdict(found, 0)[-1] == "No fault was found."
+
+
+class WiderIsOther:
+    """A target whose wide passes give other numbers, as llama.cpp's may."""
+
+    def __init__(self, session: Target) -> None:
+        self.n_ctx, self.n_vocab, self._session = session.n_ctx, session.n_vocab, session
+
+    def score(self, tokens: Any, n_last: int) -> Logits:
+        rows = self._session.score(tokens, n_last).copy()
+        rows[:, ::2] += n_last - 1
+        return rows
+
+
+def test_what_the_width_of_passes_changes_is_no_rules_fault(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("specdec_cli.audit.Remembered", lambda session: WiderIsOther(session))
+    found = laws(pair, "rejection", "block")
+    assert found.bugs == []
+    assert min(check.shift for check in found.laws) > 0.05
+
+
+class KeepsTheRejected(TokenRejection):
+    def verify(self, rows: Logits, draft: Draft, tokens: Any) -> tuple[int, int]:
+        n, own = super().verify(rows, draft, tokens)
+        return (n, own) if n == len(draft.tokens) else (n, draft.tokens[n])
+
+
+class BonusFromTheRowBefore(TokenRejection):
+    def verify(self, rows: Logits, draft: Draft, tokens: Any) -> tuple[int, int]:
+        n, own = super().verify(rows, draft, tokens)
+        if n < len(draft.tokens):
+            return n, own
+        before = self.law.distribution(rows[max(n - 1, 0)], tokens)
+        return n, pick(before, self._uniform(len(tokens), n, 3))
+
+
+class SecondAlwaysStands(BlockRejection):
+    def verify(self, rows: Logits, draft: Draft, tokens: Any) -> tuple[int, int]:
+        n, own = super().verify(rows, draft, tokens)
+        return (n, own) if n != 1 or len(draft.tokens) < 2 else (1, draft.tokens[1])
+
+
+def ignores_q(p: Distribution, *_: object) -> Distribution:
+    return p
+
+
+@pytest.mark.parametrize(
+    ("rule", "bug", "k"),
+    [
+        ("rejection", KeepsTheRejected, {1, 2}),
+        ("rejection", BonusFromTheRowBefore, {1}),
+        ("block", SecondAlwaysStands, {2}),
+        ("rejection", ignores_q, {1, 2}),
+        ("block", ignores_q, {1, 2}),
+    ],
+)
+def test_a_planted_bug_is_found(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch, rule: str, bug: Callable[..., Any], k: set[int]
+) -> None:
+    if bug is ignores_q:
+        monkeypatch.setattr("specdec_cli.rejection.residual", bug)
+    else:
+        monkeypatch.setitem(RULES, rule, bug)
+    found = laws(pair, rule, draws=2000)
+    assert {bug.way.k for bug in found.bugs} == k
+    assert any("are not drawn from the target's distribution" in line for line in audit_report.verdict(found, 0))
+    assert "BUG" in {row[-1] for row in audit_report.law_table(found)}
+
+
+def test_a_single_bad_chance_is_drawn_again(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    chances = iter([(1e-9, 0.5), (0.3, 0.1), (1e-9, 0.5), (1e-8, None)])
+    monkeypatch.setattr(Audit, "_chances", lambda *_: next(chances))
+    assert [check.chances for check in laws(pair, "block", draws=100).laws] == [(0.3, 0.5), (1e-8, None)]
+
+
+def test_time_cuts_draws_and_texts_but_not_below_what_says_something(pair: Pair) -> None:
+    found = audit_of(pair)
+    ways = [Way("block", "model", 1, 1.0), Way("coupled", "model", 2, 0.0)]
+    assert len(list(found.check_laws(TASKS, ways[:1], 10**6, 2, 0.0))) == 1
+    assert found.laws[0].draws == 300
+    assert len(list(found.check_texts(TASKS, ways[1:], 10**6, 20, 0.0))) == 1
+    assert found.texts[ways[1]].tokens == 20
+    assert "at least 20 in each, of 1,000,000 asked for" in audit_report.verdict(found, 10**6)[0]
+
+
+TEXT_WAYS = [
+    *(Way(rule, drafter, 2, 0.0) for rule in ("coupled", "rejection", "block") for drafter in ("model", "ngram")),
+    Way("coupled", "model", 3, 1.0),
+]
+
+
+def test_texts_of_every_rule_are_plain_decodings(pair: Pair) -> None:
+    found = audit_of(pair)
+    assert len(list(found.check_texts(TASKS, TEXT_WAYS, 30, 20, NEVER))) == 2 * len(TEXT_WAYS)
+    assert {(check.answers, check.tokens, check.worst) for check in found.texts.values()} == {
+        (2, 40, Comparison("same"))
+    }
+    assert len(list(audit_of(pair).check_texts(TASKS, TEXT_WAYS, 20, 20, NEVER))) == len(TEXT_WAYS)
+
+
+@pytest.mark.parametrize("rule", [SharedNoise, TokenRejection, BlockRejection])
+def test_a_text_with_a_rejected_token_is_found(pair: Pair, monkeypatch: pytest.MonkeyPatch, rule: Any) -> None:
+    def keeps_all(self: Any, rows: Logits, draft: Draft, tokens: Any) -> tuple[int, int]:
+        n, own = sound(self, rows, draft, tokens)
+        return (n, own) if n == len(draft.tokens) else (n, draft.tokens[n])
+
+    sound = rule.verify
+    monkeypatch.setattr(rule, "verify", keeps_all)
+    found = audit_of(pair)
+    list(found.check_texts(TASKS, TEXT_WAYS, 40, 20, NEVER))
+    assert {bug.way.rule for bug in found.bugs} == {rule.name}
+    assert "a text leaves plain decoding's at token" in audit_report.verdict(found, 40)[1]
+
+
+def test_what_is_remembered_is_what_was_computed(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    session = pair.target.session
+    wanted = session.score((1, 300, 301), 2).copy()
+    one = Remembered(session)
+    before = session.n_passes
+    rows = [one.score((1, 300, 301), 2).copy() for _ in range(2)]
+    one.score((1, 300), 1)
+    assert session.n_passes - before == 2
+    assert all((row == wanted).all() for row in rows)
+    assert (one.score((1, 300, 301), 2) == wanted).all()
+    assert (one.n_ctx, one.n_vocab) == (session.n_ctx, session.n_vocab)
+    monkeypatch.setattr("specdec_cli.audit._REMEMBERED_BYTES", 0)
+    full = Remembered(session)
+    assert (full.score((1, 300, 301), 2) == wanted).all()
+    before = session.n_passes
+    full.score((1, 300, 301), 2)
+    assert session.n_passes > before
+
+
+def test_ties_and_places_without_choice_are_said(pair: Pair) -> None:
+    found = audit_of(pair)
+    list(found.check_texts(TASKS, TEXT_WAYS[:1], 20, 20, NEVER))
+    found.texts[TEXT_WAYS[0]].add(Comparison("tie", 7, 0.5, 0.4), 20)
+    found.laws.append(LawCheck(Way("block", "model", 1, 0.1), "a", 9, 1.0, 0.25, 100, (None, None)))
+    words = audit_report.verdict(found, 20)
+    assert "1 of 2 texts parted at near ties (largest gap 0.5, noise there 0.4)." in words[0]
+    assert "they say nothing" in words[1]
+    assert words[2] == "No fault was found."
+    assert audit_report.text_table(found)[0][4:] == ("2", "27", "1", "tie at 7 (gap 0.5, noise 0.4)")
+    assert audit_report.law_table(found)[0][-4:] == ("0.25", "-", "-", "the target's")
+
+
+# --- the command ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
+    return Models(tmp_path_factory.mktemp("models"))
+
+
+def audited(models: Models, *arguments: object) -> Done:
+    usual = ("--draft", models.draft, "--threads", 1, "--tokens", 32, "--draws", 200, "--places", 1, "-k", "1,3")
+    return inside("audit", models.words, *usual, *arguments)
+
+
+def test_audit_tells_a_verdict_and_writes_a_document(models: Models, tmp_path: Path) -> None:
+    file = tmp_path / "audit.json"
+    done = audited(models, "--temp", "0,1", "--json", file)
+    assert done.code == 0, done.err
+    assert "Texts: 32 tokens in each of 16 ways against plain decoding, about 0.0 minutes." in done.err
+    assert "Distributions: 200 draws, or what time allows, at 1 places in each of 8 ways" in done.err
+    assert "No fault was found." in done.out
+    document = json.loads(file.read_text())
+    assert {"machine", "versions", "files", "command", "settings"} <= set(document)
+    assert document["verdict"] == "no fault"
+    assert [row["tokens"] for row in document["texts"]] == [32] * 16
+    assert {(row["draws"], row["is_bug"]) for row in document["distributions"]} == {(200, False)}
+    assert document["threshold"] == pytest.approx(1e-3 / 16)
+
+
+def test_json_on_stdout_is_all_there_is(models: Models) -> None:
+    done = audited(models, "--temp", "0", "--rules", "coupled", "--drafter", "ngram", "--json", "-")
+    document = json.loads(done.out)
+    assert (len(document["texts"]), document["distributions"]) == (2, [])
+
+
+@pytest.mark.parametrize("temperature", ["0", "1"])
+def test_a_bug_has_the_exit_code_of_bench(models: Models, monkeypatch: pytest.MonkeyPatch, temperature: str) -> None:
+    monkeypatch.setitem(RULES, "rejection", KeepsTheRejected)
+    done = audited(models, "--rules", "rejection", "--drafter", "model", "--temp", temperature, "--draws", 1000)
+    assert done.code == 9
+    assert "BUG: rejection, model k" in done.out
+    assert "The promise is broken." in done.out
+    assert "not the target's own" in done.err
+
+
+def test_the_plan_says_what_there_is_time_for(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Audit, "seconds_per_answer", lambda *_: 10.0)  # 13 answers a prompt with the plain one
+    asked = ("--temp", "0", "--tokens", 200, "--budget", 5)
+    done = audited(models, *asked)
+    assert "Texts: 128 tokens (of 200: more with --budget) in each of 12 ways" in done.err
+    assert "about 4.3 minutes" in done.err
+    assert "at least 128 in each, of 200 asked for" in done.out
+    monkeypatch.setattr(Audit, "seconds_per_answer", lambda *_: 1000.0)
+    assert "Texts: 64 tokens (of 200" in audited(models, *asked).err
+
+
+def test_ctrl_c_gives_what_there_is(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = Counter[str]()
+
+    def interrupted(self: Any) -> None:
+        steps[self._label] += 1
+        if steps.total() == 3:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("specdec_cli.ui.steps.Steps.step", interrupted)
+    done = audited(models)
+    assert done.code == 0, done.err
+    assert "Stopped: these are the results so far." in done.err
+    assert "in 3 ways were compared" in done.out
+    assert "Distributions" not in done.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--rules", "magic"), "--rules cannot be 'magic'."),
+        (("-k", "0"), "--k needs lengths of 1 or more."),
+        (("--temp", "-1"), "--temp needs temperatures of 0 or more."),
+        (("--drafter", "magic"), "--drafter cannot be 'magic'."),
+        (("--prompts", "/nowhere.txt"), "/nowhere.txt cannot be read"),
+        (("--json", "/nowhere/x.json"), "/nowhere/x.json cannot be written."),
+        (("--ctx", "64"), "No prompt fits the context."),
+    ],
+)
+def test_wrong_use_is_told_before_anything_is_tested(models: Models, arguments: tuple[str, ...], words: str) -> None:
+    done = audited(models, *arguments)
+    assert (done.code, words in done.err, "Hint: " in done.err) == (2, True, True), done.err
+
+
+def test_without_drafts_there_is_nothing_to_test(models: Models) -> None:
+    assert "There is no draft model to test." in inside("audit", models.words, "--drafter", "model").err
+    done = inside("audit", models.mamba, "--threads", 1)
+    assert (done.code, "Nothing can be drafted with this pair: the target's memory" in done.err) == (2, True), done.err
