@@ -222,6 +222,22 @@ def table(results: Results) -> list[tuple[str, ...]]:
     return rows
 
 
+NARROW = ("kind", "temp", "drafter", "speedup", "expected", "kept", "text")
+
+
+def narrow(results: Results) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """Headers and rows for a terminal of 80 columns: what one came for."""
+    rows: list[tuple[str, ...]] = []
+    for cell, row in zip(results.cells.values(), table(results), strict=True):
+        worst = cell.worst
+        text = "same" if worst.verdict == "same" else f"{worst.verdict} at {worst.position}"
+        drafter = f"{cell.setting.drafter} k {cell.setting.k}" + (
+            f" p {cell.setting.p_min:g}" if cell.setting.p_min else ""
+        )
+        rows.append((cell.kind, row[1], drafter, row[6].removesuffix(" slower"), row[8], row[9], text))
+    return NARROW, rows
+
+
 def _text(cell: Cell) -> str:
     worst = cell.worst
     if worst.verdict == "same":

@@ -11,6 +11,7 @@ import ssl
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -78,10 +79,25 @@ def open_hub(*, stall_seconds: float = 30.0) -> "Hub":
     """The Hub that the environment names, spoken to with the certificates that it names, and without chatter."""
     if not os.environ.get("SSL_CERT_FILE") and (bundle := _first_set(_CERTIFICATES)):
         os.environ["SSL_CERT_FILE"] = bundle
+    _check_environment()
     logging.get_logger("huggingface_hub").setLevel(
         "ERROR"
     )  # warnings of the server would go to the terminal as they are
     return Hub(os.environ.get("HF_ENDPOINT") or constants.ENDPOINT, stall_seconds=stall_seconds)
+
+
+def _check_environment() -> None:
+    """Settle in words what the HTTP library would only fail on. Raises CertificateFailed, ProxyFailed."""
+    bundle = os.environ.get("SSL_CERT_FILE")
+    if bundle:
+        try:
+            ssl.create_default_context(cafile=bundle)
+        except OSError as error:  # ssl.SSLError is one
+            raise CertificateFailed(
+                f"{bundle} holds no certificates that can be read.", hint="Check SSL_CERT_FILE (or unset it)."
+            ) from error
+    if any(proxy.startswith("socks") for proxy in getproxies().values()) and find_spec("socksio") is None:
+        raise ProxyFailed("A SOCKS proxy needs another package.", hint="Install it: pip install socksio")
 
 
 class Hub:

@@ -177,24 +177,26 @@ def read_preset(file: Path) -> Preset:
 
 
 def check_new_name(name: str) -> Path:
-    """Where a preset of the user's with this name would lie. Raises UsageError if it cannot, or is taken."""
+    """Where a preset of the user's with this name lies, or would. Raises UsageError for a name that cannot be one."""
     if not re.fullmatch(r"[a-z0-9][a-z0-9._-]*", name) or name.endswith(".gguf"):
         raise UsageError(
             f"A preset cannot be called {name!r}.", hint="Use small letters, digits, dots and dashes, such as my-pair."
         )
-    file = config_folder() / "presets" / f"{name}.yaml"
-    if name in preset_names():
-        raise UsageError(f"There is a preset {name!r} already.", hint=f"Choose another name, or remove {file}.")
-    return file
+    if name in preset_names([SHIPPED]):
+        raise UsageError(f"There is a preset {name!r} already.", hint="Choose another name.")
+    return config_folder() / "presets" / f"{name}.yaml"
 
 
 def save_preset(name: str, models: Sequence[ModelSource], licences: Sequence[str | None]) -> Path:
-    """Write a preset of the user's; `models` are the target and, if there is one, the draft. Raises UsageError."""
+    """Write a preset of the user's; `models` are the target and, if there is one, the draft, `licences` theirs.
+
+    One of this name with the same models is left as it is. Raises UsageError if it has others.
+    """
     file = check_new_name(name)
-    known = {licence for licence in licences if licence}
+    named = [licence or "unknown" for licence in licences]
     data: dict[str, Any] = {
         "description": " + ".join(_file_name(model) for model in models),
-        "licence": " and ".join(sorted(known)) or "unknown",
+        "licence": named[0] if len(set(named)) == 1 else f"{named[0]} (target) and {named[1]} (draft)",
         "unconfirmed": "Saved from what the Hub had; nobody has measured this pair.",
     }
     for role, model in zip(("target", "draft"), models, strict=False):
@@ -202,7 +204,11 @@ def save_preset(name: str, models: Sequence[ModelSource], licences: Sequence[str
     try:
         write_whole(file, yaml.safe_dump(data, sort_keys=False, allow_unicode=True), new=True)
     except FileExistsError as error:
-        raise UsageError(f"There is a preset {name!r} already.", hint="Choose another name.") from error
+        there = read_preset(file)
+        if [model for model in (there.target, there.draft) if model is not None] != list(models):
+            raise UsageError(
+                f"There is a preset {name!r} already, of another pair.", hint=f"Choose another name, or remove {file}."
+            ) from error
     except OSError as error:
         raise UsageError(
             f"{file} cannot be written: {error.strerror}.", hint="Set SPECDEC_CONFIG to a folder that can."

@@ -36,7 +36,9 @@ def refusal(
         private = "you may not see it" if has_token else "it is private and no token was found"
         return NotOnHub(
             f"{repo} does not exist on the Hub, or {private}.",
-            hint="Check the name." if has_token else f"Check the name. If it is private: {_LOGIN.lower()}.",
+            hint="Check the name."
+            if has_token
+            else f"Check the name. If it is private: {_LOGIN[0].lower()}{_LOGIN[1:]}.",
         )
     if status == 401:
         return NeedsToken("The Hub refuses your token.", hint="Log in anew with `hf auth login`, or unset HF_TOKEN.")

@@ -9,6 +9,7 @@ from pathlib import Path
 from specdec_cli.derive import Quantize, derived_model
 from specdec_cli.errors import NotHere, UsageError
 from specdec_cli.folders import cache_folder
+from specdec_cli.names import is_repo
 from specdec_cli.presets import HubFile, ModelSource, Preset, load_preset
 
 DRAFTER_NAMES = ("ngram", "none")
@@ -35,6 +36,7 @@ def resolve(model: str, draft: str | None, quantize: Quantize, find: Find, say: 
     Raises UsageError for an unknown name, ModelError when a preset's file cannot be made, NotHere when it was not
     pulled.
     """
+    _check_is_here(model)
     preset = None if looks_like_path(model) else load_preset(model)
     source = preset.target if preset else ModelSource(path=model)
     own_draft = preset.draft if preset and draft is None else None
@@ -53,6 +55,19 @@ def resolve(model: str, draft: str | None, quantize: Quantize, find: Find, say: 
         drafter=drafter,
         preset=preset,
     )
+
+
+def _check_is_here(model: str) -> None:
+    """A model of the Hub by its name there is no file here. Raises NotHere."""
+    if (
+        is_repo(model.partition(":")[0].partition("@")[0])
+        and not os.path.exists(model)
+        and ".gguf" not in model.lower()
+    ):
+        raise NotHere(
+            f"There is no file {model}, and models of the Hub are run as presets.",
+            hint=f"Fetch it: specdec pull --target {model} --save NAME; then: specdec run NAME",
+        )
 
 
 def _draft_path(draft: str) -> str:

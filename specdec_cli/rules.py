@@ -52,7 +52,8 @@ def make_rule(request: PairRequest, model: LlamaModel, n_shared: int, stack: Exi
 
 
 def make_strict(request: PairRequest, rule: Rule) -> Strict | None:
-    return Strict(rule) if request.strict and isinstance(rule, SharedNoise) else None
+    drafts = request.drafter != "none" and request.k > 0
+    return Strict(rule) if request.strict and drafts and isinstance(rule, SharedNoise) else None
 
 
 def _breakers(request: PairRequest, model: LlamaModel) -> Breakers:

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import numpy as np
@@ -18,7 +19,7 @@ from planted import PlantedPair, write_pair
 from specdec_cli import bench_report
 from specdec_cli.bench import Bench, Cell, Run, Setting, Task, median_speedup, within_budget
 from specdec_cli.costs import CostCurve
-from specdec_cli.errors import UsageError
+from specdec_cli.errors import Interrupted, UsageError
 from specdec_cli.kinds import BenchPrompt, choose, read_prompts
 from specdec_cli.llama.abort import AbortFlag
 from specdec_cli.pairing import Pair, open_pair
@@ -402,3 +403,47 @@ def test_what_cannot_be_compared(tmp_path: Path) -> None:
         done = inside("bench", "--compare", *pair)
         assert (done.code, words in done.err) == (2, True), done.err
     assert "No model was named." in inside("bench").err
+
+
+# --- interrupted ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stop", [KeyboardInterrupt(), Interrupted(2)])
+def test_an_interrupted_benchmark_shows_what_it_has_and_says_so(
+    models: Models, monkeypatch: pytest.MonkeyPatch, stop: BaseException
+) -> None:
+    measure = Bench.measure
+
+    def broken_off(*arguments: Any) -> Iterator[None]:
+        yield from itertools.islice(measure(*arguments), 8)
+        raise stop
+
+    monkeypatch.setattr(Bench, "measure", broken_off)
+    done = benched(models, "--kinds", "code,story", "--temp", "0", "--tune")
+    assert done.code == 130
+    assert "Stopped after 8 of " in done.err
+    assert "token by token" in done.out
+    assert "Fastest:" not in done.out
+
+
+def test_an_interruption_before_the_first_answer(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken_off(*_: Any) -> Iterator[None]:
+        raise KeyboardInterrupt
+        yield
+
+    monkeypatch.setattr(Bench, "measure", broken_off)
+    done = benched(models, "--kinds", "code", "--temp", "0")
+    assert (done.code, "Nothing was measured yet." in done.err) == (130, True)
+
+
+def test_the_narrow_table_keeps_what_one_came_for() -> None:
+    headers, rows = bench_report.narrow(results(1.5, 0.9, verdict="tie"))
+    assert headers[-1] == "text"
+    assert [row[-1] for row in rows] == ["tie at 7", "tie at 7"]
+    assert [row[3] for row in rows] == ["1.50", "0.90"]
+
+
+def test_plain_decoding_alone_is_nothing_to_measure(models: Models) -> None:
+    done = inside("bench", models.words, "--draft", "none")
+    assert (done.code, "--draft none leaves nothing to measure" in done.err) == (2, True)
+    assert "--p-min cannot be '2'." in benched(models, "--p-min", "2").err

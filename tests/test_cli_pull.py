@@ -101,7 +101,7 @@ def only_error(done: Done, code: int) -> str:
 def test_pull_a_pair_save_it_run_it(desk: Desk) -> None:
     pulled = desk.outside("pull", *PAIR, "--save", "mine")
     assert (pulled.code, pulled.out) == (0, ""), pulled.err
-    said = pulled.err.splitlines()
+    said = pulled.err.splitlines()[1:]  # after "Reading the headers ..."
     assert f"target: {TARGET} ({TARGET_REPO}, " in said[0]
     assert "licence apache-2.0" in said[0]
     assert f"draft: {DRAFT} ({DRAFT_REPO}, " in said[1]
@@ -373,7 +373,7 @@ def test_list_and_rm(desk: Desk) -> None:
     assert document["total_bytes"] == target + draft
     assert "Deleting asks first" in only_error(desk("rm", "mine"), 2)
     gone = desk("rm", "mine", "--yes")
-    assert f"{TARGET} stays: another pair uses it." in gone.err
+    assert f"{TARGET} stays: alone uses it." in gone.err
     assert desk.files == [TARGET]
     assert desk("rm", "alone", "--yes").code == 0
     assert desk.files == []
@@ -515,7 +515,10 @@ def test_a_preset_is_written_whole_and_never_over_another(desk: Desk) -> None:
     assert desk.pull("--save", "mine").code == 0
     folder = desk.folder / "config" / "presets"
     assert [path.name for path in folder.iterdir()] == ["mine.yaml"]
-    assert "There is a preset 'mine' already." in only_error(desk.pull("--save", "mine"), 2)
+    assert desk.pull("--save", "mine").code == 0, "the same pair is the same preset"
+    other = desk("pull", "--target", TARGET_REPO, "--save", "mine")
+    assert "There is a preset 'mine' already, of another pair." in only_error(other, 2)
+    assert "There is a preset 'demo' already." in only_error(desk.pull("--save", "demo"), 2)
 
 
 def test_all_names_are_known_before_the_first_byte(desk: Desk) -> None:
@@ -554,7 +557,7 @@ def test_a_branch_that_cannot_be_noted_is_told(desk: Desk) -> None:
 def test_words_of_the_hub_stay_in_their_line(desk: Desk) -> None:
     settings(desk.stub.root, TARGET_REPO, licence="mit\nError: your disk is broken.\x1b[2J")
     done = desk("pull", "--target", TARGET_REPO)
-    assert "licence mit Error: your disk is broken." in done.err.splitlines()[0]
+    assert "licence mit Error: your disk is broken." in done.err.splitlines()[1]
     assert "\x1b" not in done.err
 
 
@@ -571,3 +574,60 @@ def test_a_tokenizer_that_ends_llama_cpp_does_not_end_us(desk: Desk, kind: str) 
         done = desk.outside(*command)
         assert done.code in (0, 3), done.err
         assert "Traceback" not in done.err
+
+
+def test_pairs_with_the_same_files_are_deleted_together(desk: Desk) -> None:
+    desk.pull("--save", "one")
+    desk.pull("--save", "two")
+    assert desk("rm", "one", "two", "one", "--yes").code == 0
+    assert desk.files == []
+
+
+def test_a_file_that_stays_names_who_uses_it(desk: Desk) -> None:
+    desk.pull("--save", "one")
+    desk.pull("--save", "two")
+    done = desk("rm", "one", "--yes")
+    assert f"{TARGET} stays: two uses it." in done.err
+    assert "Deleted" not in done.err
+    assert desk.files == [DRAFT, TARGET]
+
+
+def test_what_was_pulled_says_how_it_is_run(desk: Desk) -> None:
+    last = desk.pull().err.splitlines()[-1]
+    assert re.fullmatch(rf"Now: specdec run \S+/{TARGET} --draft \S+/{DRAFT}", last)
+    arguments = last.removeprefix("Now: specdec ").split()
+    assert desk(*arguments, "a b", "-n", 2, "--raw").code == 0
+    error = only_error(desk("run", f"{TARGET_REPO}:Q8_0", "a b"), 30)
+    assert f"specdec pull --target {TARGET_REPO}:Q8_0 --save NAME" in error
+
+
+def test_a_licence_that_nobody_tells_is_unknown(desk: Desk) -> None:
+    settings(desk.stub.root, DRAFT_REPO)
+    desk.pull("--save", "mine")
+    assert "licence       apache-2.0 (target) and unknown (draft)" in desk("presets", "show", "mine").out
+
+
+@pytest.mark.parametrize(
+    ("env", "code", "words"),
+    [
+        ({"SSL_CERT_FILE": "/nowhere.pem"}, 27, "/nowhere.pem holds no certificates"),
+        ({"SSL_CERT_FILE": "/dev/null"}, 27, "/dev/null holds no certificates"),
+        ({"ALL_PROXY": "socks5://127.0.0.1:1"}, 26, "A SOCKS proxy needs another package."),
+    ],
+)
+def test_settings_of_the_environment_that_cannot_be(desk: Desk, env: dict[str, str], code: int, words: str) -> None:
+    done = desk.outside("pull", *PAIR, **env)
+    assert words in only_error(done, code)
+
+
+def test_a_size_needs_its_unit(desk: Desk) -> None:
+    assert "--ram cannot be '8'." in only_error(desk("plan", desk.target, "--ram", "8"), 2)
+
+
+def test_ctrl_c_at_a_question_is_ctrl_c(desk: Desk) -> None:
+    desk.pull("--save", "mine")
+    with Terminal("rm", "mine", env=desk.env) as terminal:
+        terminal.wait_for(b"Delete mine?")
+        terminal.send(b"\x03")
+        assert terminal.end() == 130
+    assert desk.files == [DRAFT, TARGET]

@@ -49,7 +49,7 @@ IMPORTS = {
     "chat": "errors jinja2",
     "presets": "errors folders names sampling settings yaml",
     "derive": "errors presets",
-    "resolve": "derive errors folders presets",
+    "resolve": "derive errors folders names presets",
     "refusals": "errors names",
     "hub": "errors names refusals huggingface_hub httpx2",
     "pick": "errors gguf hub names",

@@ -3,6 +3,7 @@
 import json
 import os
 import shlex
+import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -13,9 +14,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from specdec_cli.commands.chatting import stoppable
 from specdec_cli.commands.options import find, layers, numbers, quantize, say, whole_numbers, words
 from specdec_cli.commands.pull import offer_to_pull
-from specdec_cli.errors import TextDiffers, UsageError
+from specdec_cli.errors import Interrupted, TextDiffers, UsageError
 from specdec_cli.guard import guard_terminal
 from specdec_cli.interrupt import raise_on_sigterm
 
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
 
 SEED = 1
 USUAL_LENGTHS = (1, 2, 4, 8)
+WIDE = 110
+"""Columns that the whole table takes."""
 TUNED_P_MINS = (0.0, 0.5)
 TUNED_TASKS = 3
 """Prompts on which numbers of threads are tried."""
@@ -137,6 +141,13 @@ def bench(
         check_form(plot_file)
     chosen = choose(read_prompts(prompts or SHIPPED), words(kinds))
     fills = whole_numbers(ctx_fill, "--ctx-fill")
+    if draft == "none":
+        raise UsageError(
+            "--draft none leaves nothing to measure: plain decoding is always measured, beside a drafter.",
+            hint="Leave it out, or use --drafter ngram for lookup in the text.",
+        )
+    if any(not 0 <= value <= 1 for value in numbers(p_min, "--p-min")):
+        raise UsageError(f"--p-min cannot be {p_min!r}.", hint="Give numbers from 0 to 1.")
     offer_to_pull(model, draft)
     files = resolve(model, draft, quantize, find, say)
     sampling = files.preset.sampling if files.preset is not None else SamplingParams()
@@ -159,14 +170,19 @@ def bench(
         threads=threads,
         force=True,
     )
-    with open_pair(request, say=say, abort=AbortFlag()) as pair:
+    abort = AbortFlag()
+    with stoppable(abort), open_pair(request, say=say, abort=abort) as pair:
         tasks = as_tasks(pair, chosen, n)
         measuring = Bench(pair, sampling, n, time.perf_counter)
         curves = _curves(measuring, pair, tasks, [len(tasks[0].ids) + n // 2, *fills], request.k, temperatures[0])
-        _measure(measuring, tasks, settings, repeats, 60 * budget)
+        is_whole = _measure(measuring, tasks, settings, repeats, 60 * budget)
+        abort.clear()
         results = _results(measuring, curves, facts_of(pair, request, {"max_tokens": n, "repeats": repeats}))
-        profile = _fastest(measuring, tasks, results, pair.target.context.threads) if tune else None
+        tuned = tune and is_whole
+        profile = _fastest(measuring, tasks, results, pair.target.context.threads) if tuned else None
     _report(results, outputs, plot_file)
+    if not is_whole:
+        raise Interrupted(signal.SIGINT)
     if profile is not None:
         _keep(profile, files, model, draft)
     return None
@@ -285,8 +301,8 @@ def _curves(
 
 def _measure(
     measuring: "Bench", tasks: "Sequence[Task]", settings: "Sequence[Setting]", repeats: int, budget: float
-) -> None:
-    """Within the budget in seconds, after saying what is going to be measured. Ctrl-C keeps what there is."""
+) -> bool:
+    """Within the budget in seconds, after saying what is going to be measured. False if Ctrl-C ended it."""
     from specdec_cli.bench import within_budget
     from specdec_cli.ui.steps import Steps
     from specdec_cli.ui.terminal import Terminal
@@ -299,19 +315,24 @@ def _measure(
         f"{len(chosen)} prompts of {len(kinds)} kinds, {len(settings)} settings, {repeats} times: {n_runs} answers, "
         f"about {n_runs * seconds_per_run / 60:.1f} minutes. Ctrl-C shows what there is so far."
     )
+    n_done = 0
     try:
         with Steps(n_runs, "measuring", Terminal(sys.stderr, os.environ), say) as steps:
             for _ in measuring.measure(chosen, settings, repeats):
                 steps.step()
-    except KeyboardInterrupt:
-        say("Stopped: these are the results so far.")
+                n_done += 1
+    except (KeyboardInterrupt, Interrupted):
+        say(f"Stopped after {n_done} of {n_runs} answers: these are the results so far.")
+        return False
+    return True
 
 
 def _results(measuring: "Bench", curves: "Sequence[CostCurve]", facts: dict[str, Any]) -> "Results":
     from specdec_cli.bench_report import Results
 
     if not measuring.cells:
-        raise UsageError("Nothing was measured yet.", hint="Let it run until the first prompt is done.")
+        say("Nothing was measured yet.")
+        raise Interrupted(signal.SIGINT)
     return Results(measuring.cells, tuple(curves), facts)
 
 
@@ -370,9 +391,12 @@ def _report(results: "Results", outputs: dict[str, Path | None], plot_file: Path
             say(f"Written: {file}")
     if not on_stdout:
         terminal = Terminal(sys.stdout, os.environ)
-        numbers = " ".join(bench_report.HEADERS[3:11])
-        write_table(bench_report.HEADERS, bench_report.table(results), terminal, right=numbers)
-        print()
+        is_narrow = terminal.is_tty and terminal.size()[0] < WIDE
+        headers, rows = (
+            bench_report.narrow(results) if is_narrow else (bench_report.HEADERS, bench_report.table(results))
+        )
+        write_table(headers, rows, terminal, right=" ".join(headers[1:-1]))
+        print("Speedups are medians of ratios to the plain answers written just before and after.\n")
         write_table(bench_report.COST_HEADERS, bench_report.cost_table(results), terminal, right="ms")
         print()
         for line in bench_report.verdict(results):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from specdec_cli.commands.options import JsonOpt, say
+from specdec_cli.commands.options import JsonOpt, agreed, say
 from specdec_cli.errors import DamagedFile, UsageError
 from specdec_cli.ui.clean import printable
 
@@ -64,11 +64,12 @@ def rm(
     """Delete pairs from this machine. Files that another pair here uses stay."""
     if not names and not leftovers:
         raise UsageError("Nothing was named to delete.", hint="Name a pair (specdec list), or give --leftovers.")
-    for name, places in [(name, _places_of(name)) for name in names or ()]:
+    wanted = {name: _places_of(name) for name in names or ()}
+    for name, places in wanted.items():
         if not places:
             say(f"Nothing of {name} is here.")
         elif yes or _agreed(f"Delete {name}?"):
-            _remove(name, places)
+            _remove(name, [place for place in places if place.exists()], _whole_others(set(wanted)))
     if leftovers:
         _remove_leftovers(yes)
 
@@ -83,14 +84,16 @@ def _places_of(name: str) -> Sequence[Path]:
     return stock_of(load_preset(name), _root()).places
 
 
-def _remove(name: str, places: Sequence[Path]) -> None:
+def _remove(name: str, places: Sequence[Path], others: "Sequence[Stock]") -> None:
     from specdec_cli.inventory import remove_places
     from specdec_cli.ui import words
 
-    freed, kept = remove_places(_root(), places, _whole_others(name))
-    say(f"Deleted {name}: {words.download(freed)} freed.")
+    freed, kept = remove_places(_root(), places, others)
+    if len(kept) < len(places) or not places:
+        say(f"Deleted {name}: {words.download(freed)} freed.")
     for place in kept:
-        say(f"{place.name} stays: another pair uses it.")
+        users = [o.preset.name for o in others if any(p.resolve() == place.resolve() for p in o.places)]
+        say(f"{place.name} stays: {' and '.join(users)} uses it.")
 
 
 def _remove_leftovers(yes: bool) -> None:
@@ -132,9 +135,9 @@ def verify_files(
         raise DamagedFile(f"{n_damaged} of {len(known)} files are damaged.", hint="Pull them again.")
 
 
-def _whole_others(name: str) -> "list[Stock]":
-    """Pairs whose files are needed: one that has been deleted in part holds nothing back."""
-    return [stock for stock in _inventory().pairs if stock.preset.name != name and stock.is_here]
+def _whole_others(names: set[str]) -> "list[Stock]":
+    """Pairs whose files are needed: those without one of these names, but for what was deleted in part."""
+    return [stock for stock in _inventory().pairs if stock.preset.name not in names and stock.is_here]
 
 
 def _root() -> Path:
@@ -165,7 +168,7 @@ def all_presets() -> "list[Preset]":
 def _agreed(question: str) -> bool:
     if not sys.stdin.isatty():
         raise UsageError("Deleting asks first, and there is nobody to ask.", hint="Give --yes.")
-    return typer.confirm(question, err=True)
+    return agreed(question, default=False)
 
 
 def _document(stock: "Inventory") -> dict[str, object]:

@@ -1,13 +1,14 @@
 """Options that several commands share, written once."""
 
 import re
+import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from specdec_cli.errors import UsageError
+from specdec_cli.errors import Interrupted, UsageError
 from specdec_cli.ui.clean import printable
 
 if TYPE_CHECKING:
@@ -45,12 +46,20 @@ def layers(text: str, option: str) -> str:
     raise UsageError(f"{option} cannot be {text!r}.", hint="Use auto, all or a number of layers.")
 
 
+def agreed(question: str, *, default: bool) -> bool:
+    """Ask the user. Raises Interrupted on Ctrl-C, and on the end of input."""
+    try:
+        return typer.confirm(printable(question), default=default, err=True)
+    except typer.Abort as stop:
+        raise Interrupted(signal.SIGINT) from stop
+
+
 def bytes_in(text: str | None, option: str) -> int | None:
     """A size such as 8G or 512M, in bytes; G is 2**30, as on the box of a graphics card. Raises UsageError."""
     if text is None:
         return None
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", text.strip(), re.IGNORECASE)
-    if not found:
+    if not found or (not found[2] and float(found[1]) != 0):
         raise UsageError(f"{option} cannot be {text!r}.", hint="Give a size such as 8G or 512M.")
     return int(float(found[1]) * 1024 ** " KMGT".index(found[2].upper() or " "))
 

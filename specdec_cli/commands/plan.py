@@ -136,10 +136,12 @@ def _write(target: "Located", draft: "Located | None", fit: "Fit", found: "list[
                 model.role,
                 *(words.download(n) for n in (*sizes, need.ram, need.gpu)),
                 f"{n_layers} of {model.examined.facts.n_offloadable}",
-                model.examined.name,
             )
         )
-    headers = ("", "WEIGHTS", "CACHE", "BUFFERS", "TOKENIZER", "RAM", "GPU", "GPU-LAYERS", "FILE")
+    for model, _, _ in models:
+        print(printable(f"{model.role + ':':8}{model.examined.name}"))
+    headers = ("", "WEIGHTS", "CACHE", "BUFFERS", "TOKENIZER", "RAM", "GPU", "LAYERS")
+    print()
     write_table(headers, rows, Terminal(sys.stdout, os.environ), right=" ".join(headers[1:-1]))
     print()
     for line in _verdict(fit, found, n_ctx):
@@ -150,7 +152,10 @@ def _verdict(fit: "Fit", found: "list[Change]", n_ctx: int) -> list[str]:
     from specdec_cli.ui import words
 
     ram = words.download(fit.machine.ram_bytes) if fit.machine.ram_bytes is not None else "unknown"
-    lines = [f"context  {n_ctx} tokens", f"memory   {words.download(fit.ram)} of {ram} free{_mark(fit.fits_ram)}"]
+    lines = [
+        f"context  {n_ctx} tokens",
+        f"memory   {words.download(fit.ram)} of {ram} free (the program itself included){_mark(fit.fits_ram)}",
+    ]
     for gpu in fit.machine.gpus:
         used, free = words.download(fit.on_gpu(gpu)), words.download(gpu.free_bytes)
         lines.append(f"{gpu.name:8} {used} of {free} free{_mark(fit.fits_gpu)}")

@@ -31,7 +31,10 @@ def list_presets(context: typer.Context, *, as_json: JsonOpt = False) -> None:
     from specdec_cli.ui.terminal import Terminal
 
     free = machine_now().free_bytes
-    found = sorted((_row(preset, free) for preset in all_presets()), key=lambda row: (row["bytes"] or 0, row["name"]))
+    found = sorted(
+        (_row(preset, free) for preset in all_presets()),
+        key=lambda row: (row["bytes"] is None, row["bytes"] or 0, row["name"]),
+    )
     if as_json:
         print(json.dumps({"presets": found}))
         return
@@ -42,9 +45,7 @@ def list_presets(context: typer.Context, *, as_json: JsonOpt = False) -> None:
             words.download(row["bytes"]) if row["bytes"] else "?",
             yes_no[row["fits"]],
             yes_no[row["here"]],
-            row["description"]
-            + (" [gated]" if row["gated"] else "")
-            + (" [unconfirmed]" if row["unconfirmed"] else ""),
+            row["description"] + (" [gated]" if row["gated"] else ""),
         )
         for row in found
     ]

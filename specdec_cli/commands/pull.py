@@ -2,16 +2,16 @@
 
 import json
 import os
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from specdec_cli.commands.options import JsonOpt, find, say
-from specdec_cli.errors import UsageError
+from specdec_cli.commands.options import JsonOpt, agreed, find, say
+from specdec_cli.errors import Interrupted, UsageError
 from specdec_cli.interrupt import raise_on_sigterm
-from specdec_cli.ui.clean import printable
 
 STALL_SECONDS = 30.0
 
@@ -74,15 +74,13 @@ def pull_preset(preset: "Preset", *, force: bool, stall: float, quiet: bool) -> 
 
     given = [wanted(role, source) for role, source in sources.items() if source is not None and source.derive is None]
     if all(w.hub is None for w in given):
-        if not quiet:
-            say(f"{preset.name} needs nothing from the Hub: its models are on this machine, or made here.")
+        _tell(f"{preset.name} needs nothing from the Hub: its models are on this machine, or made here.", quiet)
         return {"name": preset.name, "files": []}
-    if not quiet:
-        say(f"{preset.name}: {preset.description}. Licence: {preset.licence}.")
-        for warning in (preset.note, preset.unconfirmed):
-            if warning:
-                say(warning)
+    _tell(f"{preset.name}: {preset.description}. Licence: {preset.licence}.", quiet)
+    for warning in filter(None, (preset.note, preset.unconfirmed)):
+        _tell(warning, quiet)
     models, paths = _bring(given, force=force, stall=stall, quiet=quiet)
+    _tell(f"Now: specdec run {preset.name}", quiet)
     return _result(preset.name, models, paths)
 
 
@@ -92,17 +90,26 @@ def _pull_own(target: str | None, draft: str | None, save: str | None, **options
 
     if target is None:
         raise UsageError("--draft needs a --target.", hint="Name the model that it is to draft for.")
+    if draft in ("ngram", "none"):
+        raise UsageError(f"--draft {draft} needs nothing from the Hub.", hint="Leave it out.")
     if save is not None:
         check_new_name(save)
     given = [wanted_model(role, text) for role, text in (("target", target), ("draft", draft)) if text is not None]
     models, paths = _bring(given, **options)
     if save is not None:
         file = save_preset(
-            save, [m.source for m in models], licences=[m.remote.info.licence for m in models if m.remote]
+            save, [m.source for m in models], [m.remote.info.licence if m.remote else None for m in models]
         )
-        if not options["quiet"]:
-            say(f"Saved as {file}. Now: specdec run {save}")
+        _tell(f"Saved as {file}. Now: specdec run {save}", options["quiet"])
+    else:
+        draft_option = f" --draft {shlex.quote(str(paths[1]))}" if len(paths) > 1 else ""
+        _tell(f"Now: specdec run {shlex.quote(str(paths[0]))}{draft_option}", options["quiet"])
     return _result(save, models, paths)
+
+
+def _tell(text: str, quiet: bool) -> None:
+    if not quiet:
+        say(text)
 
 
 def _bring(
@@ -114,14 +121,20 @@ def _bring(
     from specdec_cli.ui.progress import open_progress
     from specdec_cli.ui.terminal import Terminal
 
-    with open_progress(Terminal(sys.stderr, os.environ), quiet=quiet, say=say) as progress:
-        puller = Puller(open_hub(stall_seconds=stall), cache_root(), progress)
-        models = tuple(puller.locate(w) for w in wanted)
-        judged = puller.judge(models, machine_now(), force=force)
-        for line in _verdict(judged):
-            progress.note(line)
-        progress.expect(judged.to_fetch)
-        return models, [puller.fetch(m) for m in models]
+    hub = open_hub(stall_seconds=stall)
+    try:
+        with open_progress(Terminal(sys.stderr, os.environ), quiet=quiet, say=say) as progress:
+            puller = Puller(hub, cache_root(), progress)
+            progress.note("Reading the headers ...")
+            models = tuple(puller.locate(w) for w in wanted)
+            judged = puller.judge(models, machine_now(), force=force)
+            for line in _verdict(judged):
+                progress.note(line)
+            progress.expect(judged.to_fetch)
+            return models, [puller.fetch(m) for m in models]
+    except (KeyboardInterrupt, Interrupted):
+        _tell("Stopped. The same command goes on where this one stopped.", quiet)
+        raise
 
 
 def _verdict(judged: "Judged") -> list[str]:
@@ -178,7 +191,5 @@ def offer_to_pull(model: str, draft: str | None) -> None:
         return
     sizes = sum(file.bytes or 0 for file in missing)
     size = f" ({words.download(sizes)})" if sizes else ""
-    if typer.confirm(
-        printable(f"{preset.name} is not on this machine yet. Fetch it now{size}?"), default=True, err=True
-    ):
+    if agreed(f"{preset.name} is not on this machine yet. Fetch it now{size}?", default=True):
         pull_preset(preset, force=False, stall=STALL_SECONDS, quiet=False)

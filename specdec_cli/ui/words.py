@@ -44,6 +44,8 @@ def size(n_bytes: int) -> str:
 
 def download(n_bytes: int) -> str:
     """Sizes of files as the Hub and most shops give them, in powers of ten."""
+    if n_bytes >= 10**12:
+        return f"{n_bytes / 10**12:.2f} TB"
     if n_bytes >= 10**9:
         return f"{n_bytes / 10**9:.2f} GB"
     if n_bytes >= 10**6:
