@@ -1,7 +1,6 @@
 """Fetching one file through every fault that a network, a disk or another process can have."""
 
 import errno
-import hashlib
 import multiprocessing
 import os
 import shutil
@@ -15,7 +14,7 @@ import pytest
 from filelock import FileLock
 from hubstub import Fault, HubStub
 from planted import PlantedPair, random_chain, write_planted, write_split
-from shop import DRAFT, DRAFT_REPO, TARGET, TARGET_REPO, Buyer, add, fill
+from shop import DRAFT, DRAFT_REPO, TARGET, TARGET_REPO, Buyer, add, fetch_in_a_process, fill, sha256
 
 from specdec_cli import download
 from specdec_cli.errors import (
@@ -46,10 +45,6 @@ def buyer(tmp_path: Path, planted_pair: PlantedPair, big: Path) -> Iterator[Buye
     add(shop, TARGET_REPO, BIG, big)
     with HubStub(shop) as stub:
         yield Buyer(stub, tmp_path / "cache")
-
-
-def sha256(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def test_a_file_lies_where_every_tool_looks_for_it(buyer: Buyer, planted_pair: PlantedPair) -> None:
@@ -276,13 +271,6 @@ def test_without_links_the_file_itself_lies_in_the_snapshot(buyer: Buyer, monkey
     n = len(buyer.ranges())
     assert buyer.fetch() == place
     assert len(buyer.ranges()) == n
-
-
-def fetch_in_a_process(endpoint: str, root: Path, name: str, out: "multiprocessing.Queue[tuple[str, int]]") -> None:
-    from types import SimpleNamespace
-
-    buyer = Buyer(SimpleNamespace(endpoint=endpoint), root)  # type: ignore[arg-type]
-    out.put((sha256(buyer.fetch(TARGET_REPO, name)), buyer.progress.advanced))
 
 
 def test_two_pulls_at_once_fetch_every_byte_once(buyer: Buyer, big: Path) -> None:
