@@ -112,15 +112,22 @@ class Law:
         """
         row = self.allowed(row, tokens)
         if self.params.is_greedy:
-            best = argmax(row) if self.params.typical == 1 else survivors(row, self.params)[0][0]
+            best = self._best(row)
             return np.array([best]), row[[best]].astype(np.float64)
         return survivors(row, self.params)
 
+    def best(self, row: Row, tokens: Sequence[int]) -> int:
+        """The token that a greedy law has after `tokens`: the one of its `candidates`, without the arrays."""
+        return self._best(self.allowed(row, tokens))
+
+    def _best(self, row: Row) -> int:
+        return argmax(row) if self.params.typical == 1 else int(survivors(row, self.params)[0][0])
+
     def distribution(self, row: Row, tokens: Sequence[int]) -> Distribution:
         """The probabilities of what may follow `tokens`."""
-        ids, logits = self.candidates(row, tokens)
         if self.params.is_greedy:
-            return certain(int(ids[0]))
+            return certain(self.best(row, tokens))
+        ids, logits = self.candidates(row, tokens)
         order = np.argsort(ids, kind="stable")  # quick where they are sorted already
         weights = np.exp((logits[order] - logits.max()) / self.params.temperature)
         return Distribution(ids[order], weights / weights.sum())

@@ -111,9 +111,15 @@ def argmax(row: Row) -> int:
 
 def checked(row: Row) -> Row:
     """The row, if some token can come and none is NaN or infinitely likely. Raises DecodeFailed."""
-    if not math.isfinite(row.max()):  # NaN if there is one anywhere
-        raise _not_numbers()
+    _highest(row)
     return row
+
+
+def _highest(row: Row) -> float:
+    highest = float(row.max())  # NaN if there is one anywhere
+    if not math.isfinite(highest):
+        raise _not_numbers()
+    return highest
 
 
 def survivors(row: Row, params: SamplingParams) -> tuple[Ids, NDArray[np.float64]]:
@@ -122,7 +128,7 @@ def survivors(row: Row, params: SamplingParams) -> tuple[Ids, NDArray[np.float64
     Without top-n-sigma, top-k, typical and top-p they are in order of id. Raises DecodeFailed if the
     row is not numbers.
     """
-    highest = float(checked(row).max())
+    highest = _highest(row)
     if params.typical < 1 or params.top_n_sigma > 0:
         return _survivors_of_all_cuts(row, params)
     if 0 < params.top_k < len(row):

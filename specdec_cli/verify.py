@@ -55,7 +55,9 @@ class SharedNoise:
     def choose(self, row: Row, tokens: Sequence[int]) -> int:
         """The token that follows `tokens`, given the logits [>= n_shared] after them."""
         params = self.law.params
-        if not (params.is_greedy or params.cuts):
+        if params.is_greedy:
+            return self.law.best(row, tokens)
+        if not params.cuts:
             return loudest(self.seed, len(tokens), checked(self.law.allowed(row, tokens)), params.temperature)
         ids, logits = self.law.candidates(row, tokens)
         if len(ids) == 1:
