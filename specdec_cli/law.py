@@ -110,7 +110,10 @@ class Law:
 
         Raises DecodeFailed if the row is not numbers, or the grammar leaves nothing.
         """
-        row = self.allowed(row, tokens)
+        return self.cut(self.allowed(row, tokens))
+
+    def cut(self, row: Row) -> tuple[Ids, NDArray[np.float64]]:
+        """What the cuts leave of a row that is `allowed` already: the same as `candidates`."""
         if self.params.is_greedy:
             best = self._best(row)
             return np.array([best]), row[[best]].astype(np.float64)

@@ -84,7 +84,7 @@ class SharedNoise:
         of them; that it moves the sums of top-p and typical as well is left out.
         """
         row = self.law.allowed(row, tokens)
-        ids, logits = self.law.candidates(row, tokens)
+        ids, logits = self.law.cut(row)
         lowest = float(logits.min()) if not self.law.params.is_greedy else -np.inf
         near = np.flatnonzero((row >= lowest - 2 * noise) & np.isfinite(row))
         scores = row[near].astype(np.float64)

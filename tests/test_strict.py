@@ -1,6 +1,7 @@
 """Drafts are kept to widths without noise, or near ties decided alone: on models that are wrong in wide passes."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -159,6 +160,19 @@ def row_of(*logits: float) -> NDArray[np.float32]:
 )
 def test_what_could_turn(row: NDArray[np.float32], params: SamplingParams, turns: bool) -> None:
     assert SharedNoise(Law(params, n_shared=3), seed=0).could_turn(row, [5], NOISE) is turns
+
+
+@pytest.mark.parametrize("noise", [0.1, NOISE])
+def test_bias_and_penalties_count_once_in_what_could_turn(noise: float) -> None:
+    rng, prefix = np.random.default_rng(6), [1, 2, 3, 1]
+    bent = Law(replace(CUT, repeat_penalty=1.5, presence_penalty=1.0), n_shared=20, bias={0: 6.0, 7: -3.0})
+    answers = []
+    for seed in range(200):
+        row = rng.normal(size=20).astype(np.float32) * 2
+        answers.append(SharedNoise(bent, seed=seed).could_turn(row, prefix, noise))
+        straight = SharedNoise(Law(CUT, n_shared=20), seed=seed)
+        assert answers[-1] is straight.could_turn(bent.adjusted(row, prefix), prefix, noise)
+    assert any(answers)
 
 
 @pytest.mark.parametrize("params", [GREEDY, UNCUT], ids=str)
