@@ -2,7 +2,7 @@
 
 from typing import Protocol
 
-from specdec_cli.types import Round
+from specdec_cli.types import Draft, Round, to_the_end
 
 
 class DraftLength(Protocol):
@@ -13,7 +13,17 @@ class DraftLength(Protocol):
         """Why nothing is drafted any more; None while drafting goes on."""
         ...
 
-    def next(self) -> int: ...
+    def next(self, n_tokens: int) -> int:
+        """The most tokens to draft after a text of `n_tokens`."""
+        ...
+
+    def more(self, confidence: float | None) -> bool:
+        """Called after each draft token, with how sure the drafter is of it: whether another is worth its time."""
+        ...
+
+    def keep(self, draft: Draft) -> int:
+        """How many of the draft's tokens are worth verifying; asked where a shorter draft leaves the text the same."""
+        ...
 
     def observe(self, round_: Round) -> None: ...
 
@@ -27,8 +37,13 @@ class FixedLength:
         self._give_up_after = give_up_after
         self._failures = 0
 
-    def next(self) -> int:
+    more = staticmethod(to_the_end)
+
+    def next(self, n_tokens: int) -> int:  # noqa: ARG002  (the protocol's names)
         return 0 if self.off_reason else self._k
+
+    def keep(self, draft: Draft) -> int:
+        return len(draft.tokens)
 
     def observe(self, round_: Round) -> None:
         if not round_.drafted:

@@ -42,11 +42,15 @@ def generate(
     began = clock()
     while len(tokens) < limit:
         # The target adds a token of its own, so a draft may fill all but one of the places left.
-        k = 0 if is_first else min(length.next(), limit - len(tokens) - 1)
+        k = 0 if is_first else min(length.next(len(tokens)), limit - len(tokens) - 1)
         if strict is not None and k > 0:
             k = strict.longest_draft(target, tokens, k)
         asked = clock()
-        draft = _usable(drafter.propose(tokens, k), k, rule.law.n_shared) if k > 0 else Draft()
+        draft = Draft()
+        if k > 0:
+            draft = _usable(drafter.propose(tokens, k, length.more), k, rule.law.n_shared)
+        if draft.tokens and rule.keeps_text:
+            draft = _beginning(draft, length.keep(draft))
         drafted = clock()
         rows = target.score([*tokens, *draft.tokens], len(draft.tokens) + 1)
         if strict is not None:
@@ -80,8 +84,12 @@ def generate(
 
 def _usable(draft: Draft, k: int, n_shared: int) -> Draft:
     """At most `k` tokens, up to the first id that not both models know: llama.cpp must see neither."""
-    tokens = tuple(takewhile(lambda token: 0 <= token < n_shared, draft.tokens[:k]))
-    return replace(draft, tokens=tokens, probs=None if draft.probs is None else draft.probs[: len(tokens)])
+    return _beginning(draft, sum(1 for _ in takewhile(lambda token: 0 <= token < n_shared, draft.tokens[:k])))
+
+
+def _beginning(draft: Draft, n: int) -> Draft:
+    """The draft's first `n` tokens."""
+    return replace(draft, tokens=draft.tokens[:n], probs=None if draft.probs is None else draft.probs[:n])
 
 
 def _cut_at_end(round_: Round, ends: Callable[[int], bool]) -> Round:

@@ -115,15 +115,16 @@ class Law:
     def cut(self, row: Row) -> tuple[Ids, NDArray[np.float64]]:
         """What the cuts leave of a row that is `allowed` already: the same as `candidates`."""
         if self.params.is_greedy:
-            best = self._best(row)
+            best = self.best_of(row)
             return np.array([best]), row[[best]].astype(np.float64)
         return survivors(row, self.params)
 
     def best(self, row: Row, tokens: Sequence[int]) -> int:
         """The token that a greedy law has after `tokens`: the one of its `candidates`, without the arrays."""
-        return self._best(self.allowed(row, tokens))
+        return self.best_of(self.allowed(row, tokens))
 
-    def _best(self, row: Row) -> int:
+    def best_of(self, row: Row) -> int:
+        """The same of a row that is `allowed` already."""
         return argmax(row) if self.params.typical == 1 else int(survivors(row, self.params)[0][0])
 
     def distribution(self, row: Row, tokens: Sequence[int]) -> Distribution:

@@ -19,6 +19,7 @@ from specdec_cli.law import Law, certain
 from specdec_cli.noise import uniform
 from specdec_cli.sampling import Row
 from specdec_cli.types import Distribution, Draft, Logits
+from specdec_cli.verify import Drawn
 
 _DRAFT, _ACCEPT, _OWN = 1, 2, 3  # streams of random numbers
 
@@ -79,9 +80,10 @@ class _Draws:
         self.law = law
         self.seed = seed
 
-    def draw(self, row: Row, tokens: Sequence[int], start: int) -> tuple[int, Distribution | None]:
+    def draw(self, row: Row, tokens: Sequence[int], start: int) -> Drawn:
         q = self.law.distribution(row, tokens)
-        return pick(q, self._uniform(start, len(tokens) - start, _DRAFT)), q
+        token = pick(q, self._uniform(start, len(tokens) - start, _DRAFT))
+        return Drawn(token, q, float(at(q, np.array([token]))[0]))
 
     def _uniform(self, start: int, place: int, stream: int) -> float:
         return float(uniform(self.seed, start, np.array([place]), stream)[0])

@@ -1,6 +1,6 @@
 """The few values that travel between modules, and the two protocols. No behaviour beyond their own fields."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -12,6 +12,15 @@ Logits = NDArray[np.float32]
 
 FinishReason = Literal["stop", "length", "context", "interrupt", "error"]
 Origin = Literal["draft", "target"]
+
+More = Callable[[float | None], bool]
+"""Told how sure a drafter is of the token it has just drafted, from 0 to 1 or None if it cannot say: whether to draft
+another one."""
+
+
+def to_the_end(_confidence: float | None) -> bool:
+    """Draft all that was asked for."""
+    return True
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -28,12 +37,14 @@ class Draft:
 
     `probs` has for every token the distribution q it was drawn from; None says that each was certain
     (looked up, or the likeliest), so q is one-hot. `off_reason` says why this drafter will propose
-    nothing from here on; an empty draft without one only means "nothing this time".
+    nothing from here on; an empty draft without one only means "nothing this time". `source` names
+    the one who drafted, where several take turns.
     """
 
     tokens: tuple[int, ...] = ()
     off_reason: str | None = None
     probs: tuple[Distribution, ...] | None = None
+    source: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +128,9 @@ class Drafter(Protocol):
     @property
     def name(self) -> str: ...
 
-    def propose(self, tokens: Sequence[int], k: int) -> Draft:
-        """At most `k` tokens that may follow `tokens` (the whole list, prompt included)."""
+    def propose(self, tokens: Sequence[int], k: int, more: More = to_the_end) -> Draft:
+        """At most `k` tokens that may follow `tokens` (the whole list, prompt included).
+
+        `more` is called once after each of them, in order, and none is drafted once it has said no.
+        """
         ...

@@ -6,15 +6,29 @@ Greedy decoding is the case without noise. The text never depends on who drafted
 did. The rules in `rejection` keep the distribution of the text, but not the text.
 """
 
+import math
 from collections.abc import Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from specdec_cli.law import Law
 from specdec_cli.noise import gumbel, loudest
-from specdec_cli.sampling import Row, checked
+from specdec_cli.sampling import Ids, Row, checked, runner_up
 from specdec_cli.types import Distribution, Draft, Logits
+
+
+class Drawn(NamedTuple):
+    """A draft's token, the q it was drawn from (None: it was certain), and how sure the draft is of it.
+
+    `confidence` lies between 0 and 1 and orders draft tokens by their chance; it is not that chance. None where it
+    would cost a look at the whole vocabulary.
+    """
+
+    token: int
+    q: Distribution | None
+    confidence: float | None
 
 
 class Rule(Protocol):
@@ -26,8 +40,8 @@ class Rule(Protocol):
     keeps_text: bool
     """Whether a seed gives the same text with any drafter; else only its distribution is the target's."""
 
-    def draw(self, row: Row, tokens: Sequence[int], start: int) -> tuple[int, Distribution | None]:
-        """A draft's token after `tokens`, given the draft's logits there, and the q it was drawn from.
+    def draw(self, row: Row, tokens: Sequence[int], start: int) -> Drawn:
+        """A draft's token after `tokens`, given the draft's logits there.
 
         `start` is the length of the text when the draft began.
         """
@@ -59,14 +73,30 @@ class SharedNoise:
             return self.law.best(row, tokens)
         if not params.cuts:
             return loudest(self.seed, len(tokens), checked(self.law.allowed(row, tokens)), params.temperature)
+        ids, scores = self._scores(row, tokens)
+        return int(ids[scores.argmax()])
+
+    def draw(self, row: Row, tokens: Sequence[int], start: int) -> Drawn:  # noqa: ARG002  (the protocol's names)
+        """The confidence is that of a choice between the first token and the second, where drafts go wrong."""
+        params = self.law.params
+        if params.is_greedy:
+            row = self.law.allowed(row, tokens)
+            token = self.law.best_of(row)
+            return Drawn(token, None, _logistic(max(float(row[token]) - runner_up(row, token), 0.0)))
+        if not params.cuts:
+            return Drawn(self.choose(row, tokens), None, None)
+        ids, scores = self._scores(row, tokens)
+        if len(ids) == 1:
+            return Drawn(int(ids[0]), None, 1.0)
+        second, first = np.partition(scores, -2)[-2:]
+        return Drawn(int(ids[scores.argmax()]), None, _logistic(float(first - second)))
+
+    def _scores(self, row: Row, tokens: Sequence[int]) -> tuple[Ids, NDArray[np.float64]]:
+        """The candidates and what decides between them: logit / temperature + noise, both [n]."""
         ids, logits = self.law.candidates(row, tokens)
         if len(ids) == 1:
-            return int(ids[0])
-        noisy = logits / params.temperature + gumbel(self.seed, len(tokens), ids)
-        return int(ids[noisy.argmax()])
-
-    def draw(self, row: Row, tokens: Sequence[int], start: int) -> tuple[int, Distribution | None]:  # noqa: ARG002  (the protocol's names)
-        return self.choose(row, tokens), None
+            return ids, logits
+        return ids, logits / self.law.params.temperature + gumbel(self.seed, len(tokens), ids)
 
     def verify(self, rows: Logits, draft: Draft, tokens: Sequence[int]) -> tuple[int, int]:
         prefix = list(tokens)
@@ -95,3 +125,8 @@ class SharedNoise:
         second, first = np.partition(scores, -2)[-2:]
         is_at_the_cut = len(near) > len(ids) and float(row[near[scores.argmax()]]) < lowest + 2 * noise
         return bool(first - second < 2 * noise) or is_at_the_cut
+
+
+def _logistic(gap: float) -> float:
+    """1 / (1 + e^-gap) for gaps of 0 and more."""
+    return 1.0 / (1.0 + math.exp(-gap))

@@ -76,7 +76,7 @@ class ScriptedDrafter:
         self.asked: list[tuple[tuple[int, ...], int]] = []
         self._drafts = iter(drafts)
 
-    def propose(self, tokens: Sequence[int], k: int) -> Draft:
+    def propose(self, tokens: Sequence[int], k: int, *_: object) -> Draft:
         self.asked.append((tuple(tokens), k))
         draft = next(self._drafts, Draft())
         return draft if isinstance(draft, Draft) else Draft(tuple(draft))
@@ -91,7 +91,7 @@ class PerfectDrafter:
         self.lm = lm
         self.choose = choose
 
-    def propose(self, tokens: Sequence[int], k: int) -> Draft:
+    def propose(self, tokens: Sequence[int], k: int, *_: object) -> Draft:
         known = list(tokens)
         for _ in range(min(k, self.lm.n_ctx - len(tokens))):
             known.append(self.next_token(known))

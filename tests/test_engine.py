@@ -1,6 +1,7 @@
 """The loop, on models in pure numpy: its text is that of plain decoding, whoever drafts."""
 
 import itertools
+import math
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
@@ -102,7 +103,7 @@ class HalfRight(PerfectDrafter):
 
     name = "half right"
 
-    def propose(self, tokens: Sequence[int], k: int) -> Draft:
+    def propose(self, tokens: Sequence[int], k: int, *_: object) -> Draft:
         n = len(tokens) % (k + 1)
         right = super().propose(tokens, k).tokens
         return Draft(tuple(t if i < n else (t + 1) % self.lm.n_vocab for i, t in enumerate(right)))
@@ -147,17 +148,13 @@ def test_no_draft_can_change_the_text(
 ) -> None:
     """Any tokens at all, ids that do not exist among them, with any wish for their number."""
 
-    class AnyLength:
-        off_reason = None
-
+    class AnyLength(FixedLength):
         def __init__(self) -> None:
+            super().__init__(1, give_up_after=10**9)
             self._lengths = itertools.cycle(lengths)
 
-        def next(self) -> int:
+        def next(self, n_tokens: int) -> int:  # noqa: ARG002
             return next(self._lengths)
-
-        def observe(self, round_: Round) -> None:
-            pass
 
     rule = rule_for(table(), params, seed)
     rounds = list(start(table(), ScriptedDrafter(*drafts), rule=rule, length=AnyLength(), max_tokens=n))
@@ -426,10 +423,10 @@ def test_one_accepted_token_keeps_the_drafter_in_work() -> None:
     for n_accepted in (0, 1, 0, 3, 0):
         length.observe(Round((1, 2, 3), n_accepted, 4))
     length.observe(Round((), 0, 4))  # nothing was drafted, so nothing failed
-    assert (length.next(), length.off_reason) == (3, None)
+    assert (length.next(9), length.off_reason) == (3, None)
 
     length.observe(Round((1,), 0, 4))
-    assert (length.next(), length.off_reason) == (0, "no draft token was accepted in 2 drafts in a row")
+    assert (length.next(9), length.off_reason) == (0, "no draft token was accepted in 2 drafts in a row")
 
 
 def test_a_length_of_zero_says_why_nothing_is_drafted() -> None:
@@ -475,7 +472,7 @@ def test_times_are_those_of_the_parts() -> None:
     clock = FakeClock(steps=[0.0])
 
     class SlowDrafter(ScriptedDrafter):
-        def propose(self, tokens: Sequence[int], k: int) -> Draft:
+        def propose(self, tokens: Sequence[int], k: int, *_: object) -> Draft:
             clock.advance(1.0)
             return super().propose(tokens, k)
 
@@ -634,3 +631,41 @@ def test_logprobs_end_where_the_text_ends() -> None:
 
 def test_nobody_pays_for_logprobs_that_were_not_asked_for() -> None:
     assert {r.logprobs for r in start(table())} == {()}
+
+
+class Patience(FixedLength):
+    """Wants another draft token while the drafter is sure enough, and keeps all but the last of them."""
+
+    def __init__(self, k: int, wanted: int) -> None:
+        super().__init__(k)
+        self.wanted = wanted
+        self.told: list[float | None] = []
+
+    def more(self, confidence: float | None) -> bool:  # type: ignore[override]
+        self.told.append(confidence)
+        return len(self.told) % self.wanted != 0
+
+    def keep(self, draft: Draft) -> int:
+        return max(len(draft.tokens) - 1, 1)
+
+
+@pytest.mark.parametrize("params", SETTINGS, ids=str)
+def test_a_draft_ends_where_no_more_are_wanted_and_its_end_may_be_left_out(params: SamplingParams) -> None:
+    rule, lm = rule_for(table(), params), table(seed=1)
+    length = Patience(8, 3)
+    rounds = list(start(table(), ModelDrafter(lm, rule, frozenset()), rule=rule, length=length, max_tokens=40))
+
+    assert {len(r.drafted) for r in rounds[1:-2]} == {2}
+    assert len(length.told) == lm.calls
+    assert emitted(rounds) == plain(table(), 40, rule=rule)
+
+
+@pytest.mark.parametrize("gap", [0.0, 0.5, 3.0, math.inf])
+def test_the_confidence_of_a_choice_grows_with_the_lead_over_the_second(gap: float) -> None:
+    rule = rule_for(table(), GREEDY)
+    row = np.full(20, -1.0 if gap < math.inf else -math.inf, np.float32)
+    row[5], row[7] = 2.0, 2.0 - gap
+    before = row.copy()
+    drawn = rule.draw(row, [1], 1)
+    assert drawn == (5, None, pytest.approx(1 / (1 + math.exp(-gap))))
+    assert np.array_equal(row, before)

@@ -60,7 +60,7 @@ class Informed:
         self.spoilt = spoilt
         self.n_vocab = n_vocab
 
-    def propose(self, tokens: Sequence[int], k: int) -> Draft:
+    def propose(self, tokens: Sequence[int], k: int, *_: object) -> Draft:
         places = range(len(tokens), min(len(tokens) + k, len(self.text)))
         return Draft(tuple((self.text[i] + self.spoilt(i)) % self.n_vocab for i in places))
 

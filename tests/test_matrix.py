@@ -76,7 +76,7 @@ class HalfRight:
     def __init__(self, text: Sequence[int]) -> None:
         self.text = text
 
-    def propose(self, tokens: Sequence[int], k: int) -> Draft:
+    def propose(self, tokens: Sequence[int], k: int, *_: object) -> Draft:
         places = range(len(tokens), min(len(tokens) + k, len(self.text)))
         return Draft(tuple(self.text[i] + (i * 7 % 11 < 3) for i in places))
 

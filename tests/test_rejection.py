@@ -300,7 +300,7 @@ class Lookup:
     def __init__(self, draft: TableLM) -> None:
         self.draft = draft
 
-    def propose(self, tokens: Sequence[int], k: int) -> Draft:
+    def propose(self, tokens: Sequence[int], k: int, *_: object) -> Draft:
         known = list(tokens)
         for _ in range(k):
             known.append(int(self.draft.row(known).argmax()))

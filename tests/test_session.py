@@ -139,7 +139,7 @@ class Guess:
     def __init__(self, text: Sequence[int]) -> None:
         self.text = text
 
-    def propose(self, tokens: Sequence[int], k: int) -> Draft:
+    def propose(self, tokens: Sequence[int], k: int, *_: object) -> Draft:
         here = range(len(tokens), min(len(tokens) + k, len(self.text)))
         return Draft(tuple(self.text[i] ^ (i % 5 == 3) for i in here))
 

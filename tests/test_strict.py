@@ -43,7 +43,7 @@ class Oracle:
     def __init__(self, text: Sequence[int]) -> None:
         self.text = text
 
-    def propose(self, tokens: Sequence[int], k: int) -> Draft:
+    def propose(self, tokens: Sequence[int], k: int, *_: object) -> Draft:
         places = range(len(tokens), min(len(tokens) + k, len(self.text)))
         return Draft(tuple((self.text[i] + (i % 5 == 0)) % 50 for i in places))
 

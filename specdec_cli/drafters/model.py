@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from specdec_cli.errors import DecodeFailed
 from specdec_cli.sampling import Row, argmax, probability
-from specdec_cli.types import Distribution, Draft, Target
+from specdec_cli.types import Distribution, Draft, More, Target, to_the_end
 from specdec_cli.verify import Rule
 
 
@@ -27,29 +27,29 @@ class ModelDrafter:
         self._p_min = p_min
         self._off_reason: str | None = None
 
-    def propose(self, tokens: Sequence[int], k: int) -> Draft:
+    def propose(self, tokens: Sequence[int], k: int, more: More = to_the_end) -> Draft:
         if self._off_reason is not None:
             return Draft(off_reason=self._off_reason)
         if len(tokens) > self._session.n_ctx:
             return Draft(off_reason=f"the draft's context of {self._session.n_ctx} tokens is full (--ctx-draft)")
         try:
-            return self._continue(list(tokens), k)
+            return self._continue(list(tokens), k, more)
         except DecodeFailed as error:
             self._off_reason = f"the draft model failed: {error}"
             return Draft(off_reason=self._off_reason)
 
-    def _continue(self, context: list[int], k: int) -> Draft:
+    def _continue(self, context: list[int], k: int, more: More) -> Draft:
         start = len(context)
         probs: list[Distribution] = []
         while len(context) < start + k and len(context) <= self._session.n_ctx:
             row = self._session.score(context, 1)[0]
-            token, q = self._rule.draw(row, context, start)
+            token, q, confidence = self._rule.draw(row, context, start)
             if self._p_min > 0 and self._is_unsure(row, context, token, q):
                 break
             context.append(token)
             if q is not None:
                 probs.append(q)
-            if token in self._end_tokens:
+            if not more(confidence) or token in self._end_tokens:
                 break
         return Draft(tuple(context[start:]), probs=tuple(probs) if probs else None)
 

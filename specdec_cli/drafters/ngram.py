@@ -1,8 +1,8 @@
 """Looks back in the text: what followed the last time these tokens stood here (prompt lookup)."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
-from specdec_cli.types import Draft
+from specdec_cli.types import Draft, More, to_the_end
 
 DEFAULT_MATCH = 3
 """Tokens that must agree. With two, chance matches cost more wide passes than they save."""
@@ -25,10 +25,10 @@ class NgramDrafter:
         self._n_indexed = 0
         self.n_entered = 0
 
-    def propose(self, tokens: Sequence[int], k: int) -> Draft:
+    def propose(self, tokens: Sequence[int], k: int, more: More = to_the_end) -> Draft:
         self._index(list(tokens))
         start = self._follows.get(tuple(tokens[-self._match :]))
-        return Draft() if start is None else Draft(_copied(tokens, start, k))
+        return Draft() if start is None else Draft(tuple(taken(_copied(tokens, start, k), more)))
 
     def _index(self, tokens: list[int]) -> None:
         """Enter every n-gram that has a successor; the last one of the text has none yet."""
@@ -40,6 +40,14 @@ class NgramDrafter:
             self.n_entered += 1
         self._n_indexed = len(tokens)
         self._seen = tokens
+
+
+def taken(tokens: Iterable[int], more: More) -> Iterator[int]:
+    """The tokens up to the first after which no more are wanted."""
+    for token in tokens:
+        yield token
+        if not more(None):
+            return
 
 
 def _copied(tokens: Sequence[int], start: int, k: int) -> tuple[int, ...]:

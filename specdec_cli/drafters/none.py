@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from specdec_cli.types import Draft
+from specdec_cli.types import Draft, More, to_the_end
 
 
 class NoDrafter:
@@ -13,5 +13,5 @@ class NoDrafter:
     def __init__(self, reason: str = "--draft none") -> None:
         self._reason = reason
 
-    def propose(self, tokens: Sequence[int], k: int) -> Draft:  # noqa: ARG002  (the protocol's names)
+    def propose(self, tokens: Sequence[int], k: int, more: More = to_the_end) -> Draft:  # noqa: ARG002  (the protocol's names)
         return Draft(off_reason=self._reason)
