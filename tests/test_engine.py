@@ -637,7 +637,7 @@ class Patience(FixedLength):
     """Wants another draft token while the drafter is sure enough, and keeps all but the last of them."""
 
     def __init__(self, k: int, wanted: int) -> None:
-        super().__init__(k)
+        super().__init__(k, give_up_after=10**9)
         self.wanted = wanted
         self.told: list[float | None] = []
 
