@@ -655,7 +655,7 @@ def test_a_draft_ends_where_no_more_are_wanted_and_its_end_may_be_left_out(param
     length = Patience(8, 3)
     rounds = list(start(table(), ModelDrafter(lm, rule, frozenset()), rule=rule, length=length, max_tokens=40))
 
-    assert {len(r.drafted) for r in rounds[1:-2]} == {2}
+    assert {len(r.drafted) for r in rounds if r.k == 8} == {2}
     assert len(length.told) == lm.calls
     assert emitted(rounds) == plain(table(), 40, rule=rule)
 
