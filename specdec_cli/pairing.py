@@ -1,10 +1,15 @@
 """Opening a target and its draft as planned: sessions, the rule, the drafter."""
 
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 
-from specdec_cli.drafters import DRAFTERS, DrafterParts
+from specdec_cli.auto_length import AutoLength, Learned
+from specdec_cli.calibrate import calibrated
+from specdec_cli.drafters import DRAFTERS, SOURCES, DrafterParts
+from specdec_cli.drafters.mixed import Turns
+from specdec_cli.drafters.model import ModelDrafter
 from specdec_cli.drafters.none import NoDrafter
 from specdec_cli.errors import NoGpu
 from specdec_cli.llama.abort import AbortFlag
@@ -19,6 +24,9 @@ from specdec_cli.strict import Strict
 from specdec_cli.types import Drafter
 from specdec_cli.verify import Rule
 
+CALIBRATION_SECONDS = 0.25
+"""Time that may go into measuring passes before the first answer of a pair."""
+
 
 @dataclass(frozen=True, slots=True)
 class OpenModel:
@@ -32,7 +40,10 @@ class OpenModel:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Everything that generating needs. `tokenizers` is the check's verdict, None without a draft."""
+    """Everything that generating needs. `tokenizers` is the check's verdict, None without a draft.
+
+    `learned` is known of the pair where draft lengths are chosen by cost, and `auto` chooses them for `drafter`.
+    """
 
     target: OpenModel
     draft: OpenModel | None
@@ -41,6 +52,8 @@ class Pair:
     end_tokens: frozenset[int]
     tokenizers: str | None
     strict: Strict | None = None
+    learned: Learned | None = None
+    auto: AutoLength | None = None
 
 
 @contextmanager
@@ -62,7 +75,31 @@ def open_pair(request: PairRequest, *, say: Say, abort: AbortFlag) -> Iterator[P
         rule = make_rule(request, target.model, plan.n_shared, stack)
         end_tokens = target.model.end_tokens
         opened = Pair(target, draft, NoDrafter(), rule, end_tokens, plan.tokenizers, make_strict(request, rule))
-        yield replace(opened, drafter=drafter_for(opened, request.drafter, rule, request.p_min))
+        if request.auto and request.drafter != NoDrafter.name:
+            opened = replace(opened, learned=_learned(opened, request.k))
+        auto = auto_length(opened, request.drafter, request.k)
+        yield replace(opened, drafter=drafter_for(opened, request.drafter, rule, request.p_min, auto), auto=auto)
+
+
+def _learned(pair: Pair, longest: int) -> Learned:
+    draft = pair.draft.session if pair.draft is not None else None
+    return Learned(
+        calibrated(
+            pair.target.session,
+            draft,
+            ModelDrafter.name,
+            longest=longest,
+            clock=time.perf_counter,
+            budget=CALIBRATION_SECONDS,
+        )
+    )
+
+
+def auto_length(pair: Pair, drafter: str, longest: int) -> AutoLength | None:
+    """Lengths by cost for a drafter of this name; None where nothing was learned of the pair."""
+    if pair.learned is None:
+        return None
+    return AutoLength(pair.learned, longest=longest, sources=SOURCES.get(drafter, (drafter,)))
 
 
 def _check_offload(request: PairRequest, target: OpenModel, say: Say) -> None:
@@ -83,7 +120,7 @@ def _open(
     return OpenModel(model, session, facts, context)
 
 
-def drafter_for(pair: Pair, name: str, rule: Rule, p_min: float) -> Drafter:
+def drafter_for(pair: Pair, name: str, rule: Rule, p_min: float, turns: Turns | None = None) -> Drafter:
     """The drafter of this name for an open pair; none, with the reason, where memory cannot be taken back.
 
     Raises UsageError for one that needs a draft model where there is none.
@@ -92,4 +129,5 @@ def drafter_for(pair: Pair, name: str, rule: Rule, p_min: float) -> Drafter:
     for which, opened in (("target", pair.target), ("draft", draft)):
         if opened is not None and not opened.session.can_rewind and name != "none":
             return NoDrafter(f"the {which}'s memory cannot be taken back (a recurrent or hybrid model)")
-    return DRAFTERS[name](DrafterParts(rule, pair.end_tokens, p_min, draft.session if draft is not None else None))
+    session = draft.session if draft is not None else None
+    return DRAFTERS[name](DrafterParts(rule, pair.end_tokens, p_min, session, turns))

@@ -76,7 +76,7 @@ class Writer:
         rounds = generate(
             pair.target.session,
             pair.drafter,
-            FixedLength(self._k),
+            pair.auto or FixedLength(self._k),
             pair.rule,
             prompt,
             max_tokens=self._limits.max_tokens,

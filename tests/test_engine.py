@@ -153,8 +153,8 @@ def test_no_draft_can_change_the_text(
             super().__init__(1, give_up_after=10**9)
             self._lengths = itertools.cycle(lengths)
 
-        def next(self, n_tokens: int) -> int:  # noqa: ARG002
-            return next(self._lengths)
+        def next(self, n_tokens: int, room: int) -> int:  # noqa: ARG002
+            return min(next(self._lengths), room)
 
     rule = rule_for(table(), params, seed)
     rounds = list(start(table(), ScriptedDrafter(*drafts), rule=rule, length=AnyLength(), max_tokens=n))
@@ -423,10 +423,10 @@ def test_one_accepted_token_keeps_the_drafter_in_work() -> None:
     for n_accepted in (0, 1, 0, 3, 0):
         length.observe(Round((1, 2, 3), n_accepted, 4))
     length.observe(Round((), 0, 4))  # nothing was drafted, so nothing failed
-    assert (length.next(9), length.off_reason) == (3, None)
+    assert (length.next(9, 9), length.off_reason) == (3, None)
 
     length.observe(Round((1,), 0, 4))
-    assert (length.next(9), length.off_reason) == (0, "no draft token was accepted in 2 drafts in a row")
+    assert (length.next(9, 9), length.off_reason) == (0, "no draft token was accepted in 2 drafts in a row")
 
 
 def test_a_length_of_zero_says_why_nothing_is_drafted() -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from specdec_cli.drafters.mixed import MixedDrafter, Turns
 from specdec_cli.drafters.model import ModelDrafter
 from specdec_cli.drafters.ngram import NgramDrafter
 from specdec_cli.drafters.none import NoDrafter
@@ -13,12 +14,15 @@ from specdec_cli.verify import Rule
 
 @dataclass(frozen=True, slots=True)
 class DrafterParts:
-    """What a drafter may be built from. `session` is the draft model's, None without one."""
+    """What a drafter may be built from. `session` is the draft model's, None without one; `turns` says which of
+    several sources to ask, None if nobody does.
+    """
 
     rule: Rule
     end_tokens: frozenset[int]
     p_min: float
     session: Target | None
+    turns: Turns | None = None
 
 
 def _model(parts: DrafterParts) -> Drafter:
@@ -27,8 +31,16 @@ def _model(parts: DrafterParts) -> Drafter:
     return ModelDrafter(parts.session, parts.rule, parts.end_tokens, p_min=parts.p_min)
 
 
+def _mixed(parts: DrafterParts) -> Drafter:
+    return MixedDrafter(NgramDrafter(), _model(parts), parts.turns)
+
+
 DRAFTERS: Mapping[str, Callable[[DrafterParts], Drafter]] = {
     "model": _model,
     "ngram": lambda _: NgramDrafter(),
+    "mixed": _mixed,
     "none": lambda _: NoDrafter(),
 }
+
+SOURCES: Mapping[str, tuple[str, ...]] = {MixedDrafter.name: (NgramDrafter.name, ModelDrafter.name)}
+"""Who takes turns in a drafter that lets several propose; in any other, its one source has the drafter's name."""
