@@ -29,7 +29,7 @@ _FIRST_CREDIT, _NEXT_CREDIT, _MOST_CREDIT = 4.0, 1.0, 16.0
 """Passes of one token that may be lost on a source before anything was gained, for the first answer and for later
 ones, and that can be saved up."""
 _PROBE_ROUNDS = 3
-_PATIENCE = 12
+_PATIENCE = 24
 """Rounds after which what was really gained counts, not what was expected."""
 _BEHIND_SPREAD = 16
 """Rounds over which the price of catching up is spread, for a source that pays."""
