@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from specdec_cli.chances import Chances
-from specdec_cli.pass_costs import PassCosts
+from specdec_cli.learned import Learned
 from specdec_cli.types import Draft, Round
 
 _LOOK_AHEAD = 12
@@ -36,19 +36,6 @@ _BEHIND_SPREAD = 16
 _HOPELESS = 0.98
 _KNOWN = 8
 """Outcomes after which a source is judged by what is known of it."""
-
-
-class Learned:
-    """What is known of a pair on this machine: costs, and chances by source. Outlives an answer."""
-
-    def __init__(self, costs: PassCosts) -> None:
-        self.costs = costs
-        self.chances: dict[str, Chances] = {}
-
-    def of(self, source: str) -> Chances:
-        if source not in self.chances:
-            self.chances[source] = Chances()
-        return self.chances[source]
 
 
 @dataclass(slots=True)

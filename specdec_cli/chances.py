@@ -6,6 +6,8 @@ logits, which follows the text at hand: code goes on more predictably than prose
 
 import math
 from bisect import bisect
+from collections.abc import Mapping
+from typing import Any
 
 _EDGES = (-2.0, -1.0, 0.0, 0.5, 1.0, 2.0, 3.0, 4.0, 6.0)
 """Logits of confidence between two entries of the table."""
@@ -40,6 +42,24 @@ class Chances:
         self._n_recent = 0
         self._hope = _HOPE / 2
         self._means = [max(mean, _PRIOR[_UNSAID]) for mean in self._means]
+
+    def state(self) -> dict[str, Any]:
+        """What is worth keeping, as plain values; the shift belongs to the text at hand."""
+        return {"hits": self._hits, "weights": self._weights, "means": self._means, "n_seen": self.n_seen}
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> "Chances":
+        """Raises ValueError, KeyError or TypeError if it is none."""
+        self = cls()
+        hits, weights, means = ([float(x) for x in state[name]] for name in ("hits", "weights", "means"))
+        if (len(hits), len(weights), len(means)) != (len(_PRIOR), len(_PRIOR), _POSITIONS):
+            raise ValueError(state)
+        if not all(0 <= hit <= weight > 0 for hit, weight in zip(hits, weights, strict=True)):
+            raise ValueError(state)
+        if not all(0 <= mean <= 1 for mean in means):
+            raise ValueError(state)
+        self._hits, self._weights, self._means, self.n_seen = hits, weights, means, int(state["n_seen"])
+        return self
 
     def of(self, confidence: float | None) -> float:
         """The chance of a token drafted with this confidence."""

@@ -2,22 +2,24 @@
 
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 
-from specdec_cli.auto_length import AutoLength, Learned
+from specdec_cli.auto_length import AutoLength
 from specdec_cli.calibrate import calibrated
 from specdec_cli.drafters import DRAFTERS, SOURCES, DrafterParts
 from specdec_cli.drafters.mixed import Turns
 from specdec_cli.drafters.model import ModelDrafter
 from specdec_cli.drafters.none import NoDrafter
 from specdec_cli.errors import NoGpu
+from specdec_cli.learned import Learned, LearnedKey, load_learned, save_learned
 from specdec_cli.llama.abort import AbortFlag
 from specdec_cli.llama.devices import add_rpc_server, gpu_devices
 from specdec_cli.llama.model import LlamaModel
 from specdec_cli.llama.session import LlamaSession
 from specdec_cli.memory import ModelFacts
-from specdec_cli.plan import PairRequest, Say, make_plan
+from specdec_cli.plan import PairRequest, Plan, Say, make_plan
+from specdec_cli.profile import key_for
 from specdec_cli.rules import check_rule, make_rule, make_strict
 from specdec_cli.settings import ContextSettings, ModelSettings
 from specdec_cli.strict import Strict
@@ -76,15 +78,22 @@ def open_pair(request: PairRequest, *, say: Say, abort: AbortFlag) -> Iterator[P
         end_tokens = target.model.end_tokens
         opened = Pair(target, draft, NoDrafter(), rule, end_tokens, plan.tokenizers, make_strict(request, rule))
         if request.auto and request.drafter != NoDrafter.name:
-            opened = replace(opened, learned=_learned(opened, request.k))
+            opened = replace(opened, learned=stack.enter_context(_learned(opened, plan, request.k)))
         auto = auto_length(opened, request.drafter, request.k)
         yield replace(opened, drafter=drafter_for(opened, request.drafter, rule, request.p_min, auto), auto=auto)
 
 
-def _learned(pair: Pair, longest: int) -> Learned:
-    draft = pair.draft.session if pair.draft is not None else None
-    return Learned(
-        calibrated(
+@contextmanager
+def _learned(pair: Pair, plan: Plan, longest: int) -> Iterator[Learned]:
+    """What earlier runs learned of this pair, else what a few passes tell; kept afterwards."""
+    draft_path = plan.draft.path if plan.draft is not None else None
+    key = LearnedKey(
+        key_for(plan.target.path, draft_path), (plan.target, plan.draft), (plan.target_context, plan.draft_context)
+    )
+    learned = load_learned(key, longest=longest)
+    if learned is None:
+        draft = pair.draft.session if pair.draft is not None else None
+        costs = calibrated(
             pair.target.session,
             draft,
             ModelDrafter.name,
@@ -92,7 +101,12 @@ def _learned(pair: Pair, longest: int) -> Learned:
             clock=time.perf_counter,
             budget=CALIBRATION_SECONDS,
         )
-    )
+        learned = Learned(costs)
+    try:
+        yield learned
+    finally:
+        with suppress(OSError):  # a folder that cannot be written costs the next run a calibration
+            save_learned(key, learned)
 
 
 def auto_length(pair: Pair, drafter: str, longest: int) -> AutoLength | None:

@@ -38,6 +38,11 @@ class PassCosts:
         """Seconds of a pass of one token."""
         return self.passes[1]
 
+    @property
+    def sources(self) -> list[str]:
+        """Those whose drafting was measured."""
+        return list(self._drafting)
+
     def known(self) -> dict[int, float]:
         """Seconds of the widths that were seen."""
         return {width: cost * self._pace for width, cost in sorted(self._shape.items())}

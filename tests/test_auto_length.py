@@ -2,18 +2,23 @@
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 from fakes import FakeClock, TableLM
 from simulated import F32, Q4_0, Machine, Text, decode, text, with_hindsight
 
-from specdec_cli.auto_length import AutoLength, Learned
+from specdec_cli.auto_length import AutoLength
 from specdec_cli.calibrate import calibrated
 from specdec_cli.chances import Chances
 from specdec_cli.draft_length import FixedLength
+from specdec_cli.learned import Learned, LearnedKey, load_learned, save_learned
 from specdec_cli.pass_costs import PassCosts
+from specdec_cli.profile import ProfileKey
+from specdec_cli.settings import ContextSettings, ModelSettings
 from specdec_cli.types import Draft, Round
 
 LONGEST = 15
@@ -233,3 +238,54 @@ def test_calibration_measures_what_the_context_and_the_budget_have_room_for(n_ct
     else:
         assert set(costs.known()) == {1}
     assert len(costs.passes) == 18
+
+
+KEY = LearnedKey(
+    ProfileKey(("target.gguf", 5), ("draft.gguf", 3), "a processor", (), "0.3.36"),
+    (ModelSettings(Path("target.gguf")), ModelSettings(Path("draft.gguf"))),
+    (ContextSettings(), ContextSettings()),
+)
+
+
+@pytest.fixture
+def learned(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Learned:
+    monkeypatch.setenv("SPECDEC_CACHE", str(tmp_path))
+    learned = learned_of(MACHINES["F32, Q4_0 copy"])
+    decode(MACHINES["F32, Q4_0 copy"], TEXTS["easy"], auto(learned), noise=0.05)
+    return learned
+
+
+def test_what_was_learned_is_known_to_the_next_run(learned: Learned) -> None:
+    assert load_learned(KEY, longest=LONGEST) is None
+    save_learned(KEY, learned)
+    known = load_learned(KEY, longest=LONGEST)
+    assert known is not None
+    assert known.costs.passes == pytest.approx(learned.costs.passes)
+    assert known.costs.draft_token("model") == pytest.approx(learned.costs.draft_token("model"))
+    assert known.of("model").of(0.9) == pytest.approx(learned.of("model").of(0.9), abs=0.1)
+    assert known.of("model").n_seen == learned.of("model").n_seen
+
+
+def test_costs_depend_on_how_models_are_opened_but_not_on_the_size_of_the_context() -> None:
+    other = replace(KEY, contexts=(replace(ContextSettings(), threads=7), ContextSettings()))
+    larger = replace(KEY, contexts=(ContextSettings(n_ctx=512, max_rows=9), ContextSettings()))
+    assert other.file != KEY.file
+    assert larger.file == KEY.file
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda text: text[: len(text) // 2],
+        lambda _: "[]",
+        lambda _: '{"passes": {"1": -1}, "drafting": {}, "chances": {}}',
+        lambda _: '{"passes": {"1": NaN}, "drafting": {}, "chances": {}}',
+        lambda _: '{"passes": {}, "drafting": {}, "chances": {}}',
+        lambda text: text.replace('"means": [', '"means": [7.0, '),
+        lambda text: text.replace('"hits": [', '"hits": [-1.0, '),
+    ],
+)
+def test_what_is_damaged_is_measured_again(learned: Learned, damage: Callable[[str], str]) -> None:
+    save_learned(KEY, learned)
+    KEY.file.write_text(damage(KEY.file.read_text()))
+    assert load_learned(KEY, longest=LONGEST) is None
