@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from specdec_cli.auto_length import AutoLength
 from specdec_cli.calibrate import calibrated
-from specdec_cli.drafters import DRAFTERS, SOURCES, DrafterParts
+from specdec_cli.drafters import DrafterParts, make_drafter, sources
 from specdec_cli.drafters.mixed import Turns
 from specdec_cli.drafters.model import ModelDrafter
 from specdec_cli.drafters.none import NoDrafter
@@ -113,7 +113,7 @@ def auto_length(pair: Pair, drafter: str, longest: int) -> AutoLength | None:
     """Lengths by cost for a drafter of this name; None where nothing was learned of the pair."""
     if pair.learned is None:
         return None
-    return AutoLength(pair.learned, longest=longest, sources=SOURCES.get(drafter, (drafter,)))
+    return AutoLength(pair.learned, longest=longest, sources=sources(drafter))
 
 
 def _check_offload(request: PairRequest, target: OpenModel, say: Say) -> None:
@@ -144,4 +144,4 @@ def drafter_for(pair: Pair, name: str, rule: Rule, p_min: float, turns: Turns | 
         if opened is not None and not opened.session.can_rewind and name != "none":
             return NoDrafter(f"the {which}'s memory cannot be taken back (a recurrent or hybrid model)")
     session = draft.session if draft is not None else None
-    return DRAFTERS[name](DrafterParts(rule, pair.end_tokens, p_min, session, turns))
+    return make_drafter(name, DrafterParts(rule, pair.end_tokens, p_min, session, turns))

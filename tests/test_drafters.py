@@ -10,17 +10,21 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy import stats
 
-from specdec_cli.draft_length import FixedLength
-from specdec_cli.drafters import DRAFTERS, DrafterParts
+from specdec_cli.auto_length import AutoLength
+from specdec_cli.draft_length import DraftLength, FixedLength
+from specdec_cli.drafters import DRAFTERS, DrafterParts, make_drafter
+from specdec_cli.drafters.mixed import MixedDrafter, Turns
 from specdec_cli.drafters.model import ModelDrafter
 from specdec_cli.drafters.ngram import NgramDrafter
 from specdec_cli.drafters.none import NoDrafter
 from specdec_cli.engine import generate
 from specdec_cli.errors import DecodeFailed, Interrupted, UsageError
 from specdec_cli.law import Law
+from specdec_cli.learned import Learned
+from specdec_cli.pass_costs import PassCosts
 from specdec_cli.rejection import BlockRejection, TokenRejection
 from specdec_cli.sampling import SamplingParams, probability
-from specdec_cli.types import Drafter, Logits, Round, Target
+from specdec_cli.types import Draft, Drafter, Logits, Round, Target
 from specdec_cli.verify import SharedNoise
 
 GREEDY = SamplingParams(temperature=0)
@@ -371,3 +375,87 @@ def test_no_drafter_says_why() -> None:
     assert NoDrafter().propose([1], 4).off_reason == "--draft none"
     assert NoDrafter("recurrent").propose([1], 4).off_reason == "recurrent"
     assert NoDrafter().propose([1], 4).tokens == ()
+
+
+class Judge:
+    """Turns that were settled beforehand: what lookup found is worth `value`, asking the model `worth`."""
+
+    def __init__(self, value: float, worth: float) -> None:
+        self.asked: list[str] = []
+        self._value, self._worth = value, worth
+
+    def turn(self, name: str) -> None:
+        self.asked.append(name)
+
+    def worth(self, name: str) -> float:
+        assert name == "model"
+        return self._worth
+
+    def value(self) -> float:
+        return self._value
+
+
+LOOP = [1, 2, 3, 4, 1, 2, 3]
+
+
+def mixed(turns: Turns | None) -> MixedDrafter:
+    lm = TableLM(20, seed=0)
+    return MixedDrafter(NgramDrafter(), ModelDrafter(lm, rule_for(lm), frozenset()), turns)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "value", "worth", "asked", "source"),
+    [
+        (LOOP, 1.0, 0.5, ["ngram"], "ngram"),
+        (LOOP, 0.5, 1.0, ["ngram", "model"], "model"),
+        (LOOP, 0.0, 0.0, ["ngram"], "ngram"),  # the length will keep nothing of it, unless the model were better
+        (PROMPT, 9.0, 0.1, ["ngram", "model"], "model"),  # nothing was found
+        (PROMPT, 9.0, 0.0, ["ngram"], "ngram"),
+    ],
+)
+def test_who_promises_more_is_asked(
+    tokens: list[int], value: float, worth: float, asked: list[str], source: str
+) -> None:
+    judge = Judge(value, worth)
+    draft = mixed(judge).propose(list(tokens), 4)
+    assert (judge.asked, draft.source) == (asked, source)
+    assert bool(draft.tokens) is (source == "model" or tokens is LOOP)
+
+
+def test_without_turns_the_model_drafts_where_lookup_finds_nothing() -> None:
+    assert mixed(None).propose(LOOP, 3) == Draft((4, 1, 2), source="ngram")
+    assert mixed(None).propose(PROMPT, 3).source == "model"
+
+
+def test_a_model_that_has_given_up_does_not_end_lookup() -> None:
+    lm = TableLM(20, seed=0, n_ctx=5)
+    drafter = MixedDrafter(NgramDrafter(), ModelDrafter(lm, rule_for(lm), frozenset()), None)
+    assert drafter.propose(PROMPT * 9, 3).off_reason is None
+    assert drafter.propose([*PROMPT, 10, 11, *LOOP], 3).tokens == (4, 1, 2)
+
+
+@pytest.mark.parametrize("params", [GREEDY, SamplingParams(temperature=0.8)], ids=str)
+def test_mixing_with_a_chosen_length_keeps_the_text(params: SamplingParams) -> None:
+    target, draft = TableLM(30, seed=0), TableLM(30, seed=0)
+    draft.table = draft.table + 0.3 * np.random.default_rng(1).normal(size=draft.table.shape)
+    rule = rule_for(target, params)
+    learned = Learned(PassCosts({1: 1.0, 2: 1.1, 4: 1.2, 8: 1.4}, longest=8))
+    learned.costs.set_drafting("model", 0.1, 0.02)
+    length = AutoLength(learned, longest=8, sources=("ngram", "model"))
+    drafter = MixedDrafter(NgramDrafter(), ModelDrafter(draft, rule, frozenset()), length)
+
+    def rounds(drafter: Drafter, length: DraftLength) -> list[Round]:
+        clock = FakeClock((0.25,))
+        return list(generate(target, drafter, length, rule, PROMPT, max_tokens=300, ends=lambda _: False, clock=clock))
+
+    plain, drafted = rounds(NoDrafter(), FixedLength(0)), rounds(drafter, length)
+    assert [t for r in drafted for t in r.tokens] == [t for r in plain for t in r.tokens]
+    assert sum(r.n_accepted for r in drafted) > 20
+
+
+def test_two_drafters_of_the_table_take_turns_under_both_names() -> None:
+    lm = TableLM(20, seed=0)
+    drafter = make_drafter("ngram+model", DrafterParts(rule_for(lm), frozenset(), 0.0, lm))
+    assert drafter.name == "ngram+model"
+    assert drafter.propose(LOOP, 3).source == "ngram"
+    assert make_drafter("ngram", DrafterParts(rule_for(lm), frozenset(), 0.0, None)).name == "ngram"

@@ -272,7 +272,7 @@ def run(
             request = PairRequest(
                 target=files.target,
                 draft=files.draft,
-                drafter="mixed" if is_auto and look_up and files.drafter == "model" else files.drafter,
+                drafter="ngram+model" if is_auto and look_up and files.drafter == "model" else files.drafter,
                 k=min(LONGEST_AUTO, max((ubatch or batch) - 1, 1)) if fixed_k is None else fixed_k,
                 auto=is_auto,
                 seed=_first(seed, secrets.randbits(32)),

@@ -31,16 +31,19 @@ def _model(parts: DrafterParts) -> Drafter:
     return ModelDrafter(parts.session, parts.rule, parts.end_tokens, p_min=parts.p_min)
 
 
-def _mixed(parts: DrafterParts) -> Drafter:
-    return MixedDrafter(NgramDrafter(), _model(parts), parts.turns)
-
-
 DRAFTERS: Mapping[str, Callable[[DrafterParts], Drafter]] = {
     "model": _model,
     "ngram": lambda _: NgramDrafter(),
-    "mixed": _mixed,
     "none": lambda _: NoDrafter(),
 }
 
-SOURCES: Mapping[str, tuple[str, ...]] = {MixedDrafter.name: (NgramDrafter.name, ModelDrafter.name)}
-"""Who takes turns in a drafter that lets several propose; in any other, its one source has the drafter's name."""
+
+def make_drafter(name: str, parts: DrafterParts) -> Drafter:
+    """A drafter of the table, or two of them that take turns: `ngram+model`. Raises UsageError."""
+    first, *second = (DRAFTERS[source](parts) for source in sources(name))
+    return MixedDrafter(first, second[0], parts.turns) if second else first
+
+
+def sources(name: str) -> tuple[str, ...]:
+    """Who may draft under this name: one drafter, or two that take turns."""
+    return tuple(name.split("+", 1))

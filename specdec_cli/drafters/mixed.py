@@ -29,9 +29,8 @@ class MixedDrafter:
     Without `turns` whatever lookup finds is taken.
     """
 
-    name = "mixed"
-
     def __init__(self, lookup: Drafter, model: Drafter, turns: Turns | None) -> None:
+        self.name = f"{lookup.name}+{model.name}"
         self._lookup = lookup
         self._model = model
         self._turns = turns
