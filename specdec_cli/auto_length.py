@@ -31,8 +31,8 @@ ones, and that can be saved up."""
 _PROBE_ROUNDS = 3
 _PATIENCE = 24
 """Rounds after which what was really gained counts, not what was expected."""
-_BEHIND_SPREAD = 16
-"""Rounds over which the price of catching up is spread, for a source that pays."""
+_USUAL_ANSWER, _LEAST_REST = 200, 32
+"""Tokens that an answer is expected to have, and to go on for at any time; past the first it is as long again."""
 _HOPELESS = 0.98
 _KNOWN = 8
 """Outcomes after which a source is judged by what is known of it."""
@@ -61,7 +61,8 @@ class AutoLength:
         self._learned, self._costs, self._longest = learned, learned.costs, longest
         self._sources = {name: self._source(name) for name in sources}
         self._tokens_lately, self._seconds_lately = 1.0, learned.costs.plain
-        self._n_tokens, self._most = 0, longest
+        self._n_tokens = self._room = self._written = 0
+        self._most = longest
         self._is_asked = False
         self._turn = next(iter(self._sources))
         self._begin()
@@ -104,7 +105,8 @@ class AutoLength:
 
     def next(self, n_tokens: int, room: int) -> int:
         """The most tokens to ask for after a text of `n_tokens`, at most `room`; 0 while no source is worth it."""
-        self._n_tokens, self._is_asked, self._most = n_tokens, True, min(room, self._longest)
+        self._n_tokens, self._is_asked = n_tokens, True
+        self._room, self._most = room, min(room, self._longest)
         self.turn(self._turn)
         if not self._costs.plain:  # nothing was measured yet: this round is the first measurement
             return 0
@@ -159,7 +161,7 @@ class AutoLength:
     def _lead(self, name: str) -> float:
         """The first token is drafted, and dropped again where its confidence says so."""
         chances, each, rate = self._learned.of(name), self._costs.draft_token(name), self._rate
-        behind = self._behind(name) * self._costs.token_behind(name) / _BEHIND_SPREAD
+        behind = self._behind(name) * self._costs.token_behind(name) / self._rounds_left()
         wider = rate * (self._costs.passes[2] - self._costs.passes[1])
         worth = -rate * (each + behind)
         for share, chance in chances.first_tokens():
@@ -167,6 +169,11 @@ class AutoLength:
             if gain > 0:
                 worth += share * gain
         return worth
+
+    def _rounds_left(self) -> float:
+        """Over which what a source has to read pays or not; taken to be of about two tokens."""
+        rest = max(_USUAL_ANSWER - self._written, self._written, _LEAST_REST)
+        return max(min(self._room, rest) / 2, 1.0)
 
     def value(self) -> float:
         """Tokens that what was drafted in this turn is worth beyond no draft."""
@@ -206,7 +213,9 @@ class AutoLength:
 
     def observe(self, round_: Round) -> None:
         if not self._is_asked:  # the prompt's round
+            self._written = 1
             return
+        self._written += len(round_.tokens)
         self._is_asked = False
         pass_seconds = round_.seconds - round_.draft_seconds
         self._costs.saw_pass(len(round_.drafted) + 1, pass_seconds)
