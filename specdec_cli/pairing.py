@@ -77,7 +77,7 @@ def open_pair(request: PairRequest, *, say: Say, abort: AbortFlag) -> Iterator[P
         rule = make_rule(request, target.model, plan.n_shared, stack)
         end_tokens = target.model.end_tokens
         opened = Pair(target, draft, NoDrafter(), rule, end_tokens, plan.tokenizers, make_strict(request, rule))
-        if request.auto and request.drafter != NoDrafter.name:
+        if request.auto and not isinstance(drafter_for(opened, request.drafter, rule, request.p_min), NoDrafter):
             opened = replace(opened, learned=stack.enter_context(_learned(opened, plan, request.k)))
         auto = auto_length(opened, request.drafter, request.k)
         yield replace(opened, drafter=drafter_for(opened, request.drafter, rule, request.p_min, auto), auto=auto)

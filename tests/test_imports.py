@@ -34,7 +34,7 @@ IMPORTS = {
     "history": "sampling numpy",
     "law": "errors history sampling types numpy",
     "verify": "law noise sampling types numpy",
-    "rejection": "law noise sampling types numpy",
+    "rejection": "law noise sampling types verify numpy",
     "chance": "rejection types numpy",
     "strict": "types verify numpy",
     "logprobs": "sampling types numpy",
@@ -43,6 +43,9 @@ IMPORTS = {
     "kinds": "errors",
     "stats": "types",
     "draft_length": "types",
+    "pass_costs": "",
+    "chances": "",
+    "calibrate": "pass_costs types",
     "engine": "draft_length logprobs strict types verify",
     "drafters": "errors sampling types verify",
     "vocab_check": "errors vocabulary",
@@ -59,12 +62,15 @@ IMPORTS = {
     "advice": "memory stats",
     "llama": "errors gguf settings stats types vocabulary llama_cpp numpy",
     "examine": "errors facts gguf hub llama.apart memory pick presets vocabulary",
+    "profile": "folders llama.build llama.devices machine",
+    "learned": "chances folders pass_costs profile settings",
+    "auto_length": "chances learned types",
     "plan": "advice errors facts fit gguf llama.build llama.devices llama.model machine memory sampling settings "
     "vocab_check vocabulary",
     "pull": "download errors examine fit hub pick plan presets settings store vocab_check",
     "rules": "errors history law llama.grammar llama.model plan rejection strict verify",
-    "pairing": "drafters drafters.none errors llama.abort llama.devices llama.model llama.session memory plan rules "
-    "settings strict types verify",
+    "pairing": "auto_length calibrate drafters drafters.mixed drafters.model drafters.none errors learned llama.abort "
+    "llama.devices llama.model llama.session memory plan profile rules settings strict types verify",
     "prompts": "chat errors llama.model",
     "ui": "stats types vocab_check vocabulary rich",
     "trace": "stats types ui.view",
@@ -79,7 +85,6 @@ IMPORTS = {
     "plot": "bench bench_report errors ui.clean matplotlib",
     "bench_compare": "errors",
     "replay": "costs errors",
-    "profile": "folders llama.build llama.devices machine",
     "commands": "advice audit audit_report bench bench_compare bench_report chat costs derive document errors fit "
     "guard hub interrupt inventory kinds llama.abort llama.devices llama.grammar llama.log "
     "llama.model llama.quantize machine pairing plan plot presets profile prompts pull replay resolve "
