@@ -4,14 +4,15 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 
-from specdec_cli.drafters import DRAFTERS, DrafterParts
+from specdec_cli.drafters import COPYING, DRAFTERS, DrafterParts
 from specdec_cli.drafters.none import NoDrafter
-from specdec_cli.errors import NoGpu
+from specdec_cli.errors import NoGpu, UsageError
 from specdec_cli.llama.abort import AbortFlag
 from specdec_cli.llama.devices import add_rpc_server, gpu_devices
 from specdec_cli.llama.model import LlamaModel
 from specdec_cli.llama.session import LlamaSession
 from specdec_cli.memory import ModelFacts
+from specdec_cli.ngram_store import NgramStore, StoreFile, fingerprint
 from specdec_cli.plan import PairRequest, Say, make_plan
 from specdec_cli.rules import check_rule, make_rule, make_strict
 from specdec_cli.settings import ContextSettings, ModelSettings
@@ -32,7 +33,8 @@ class OpenModel:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Everything that generating needs. `tokenizers` is the check's verdict, None without a draft."""
+    """Everything that generating needs. `tokenizers` is the check's verdict, None without a draft; texts that `store`
+    is told to keep are saved when the pair is closed."""
 
     target: OpenModel
     draft: OpenModel | None
@@ -41,6 +43,7 @@ class Pair:
     end_tokens: frozenset[int]
     tokenizers: str | None
     strict: Strict | None = None
+    store: NgramStore | None = None
 
 
 @contextmanager
@@ -50,6 +53,8 @@ def open_pair(request: PairRequest, *, say: Say, abort: AbortFlag) -> Iterator[P
     Raises ModelError, OutOfMemory, VocabularyMismatch, NoGpu, UsageError, Interrupted.
     """
     check_rule(request)
+    if request.ngram_store is not None and request.drafter not in COPYING:
+        raise UsageError("--ngram-store is for drafts that are copied.", hint="Add --draft ngram, or leave it out.")
     for endpoint in request.rpc:
         add_rpc_server(endpoint)
     plan = make_plan(request, say)
@@ -61,7 +66,8 @@ def open_pair(request: PairRequest, *, say: Say, abort: AbortFlag) -> Iterator[P
         _check_offload(request, target, say)
         rule = make_rule(request, target.model, plan.n_shared, stack)
         end_tokens = target.model.end_tokens
-        opened = Pair(target, draft, NoDrafter(), rule, end_tokens, plan.tokenizers, make_strict(request, rule))
+        strict, store = make_strict(request, rule), _open_store(request, target.model, say, stack)
+        opened = Pair(target, draft, NoDrafter(), rule, end_tokens, plan.tokenizers, strict, store)
         yield replace(opened, drafter=drafter_for(opened, request.drafter, rule, request.p_min))
 
 
@@ -83,6 +89,15 @@ def _open(
     return OpenModel(model, session, facts, context)
 
 
+def _open_store(request: PairRequest, model: LlamaModel, say: Say, stack: ExitStack) -> NgramStore | None:
+    if request.ngram_store is None:
+        return None
+    file = StoreFile(request.ngram_store, fingerprint(model), say)
+    store = file.load()
+    stack.callback(file.save, store)
+    return store
+
+
 def drafter_for(pair: Pair, name: str, rule: Rule, p_min: float) -> Drafter:
     """The drafter of this name for an open pair; none, with the reason, where memory cannot be taken back.
 
@@ -92,4 +107,5 @@ def drafter_for(pair: Pair, name: str, rule: Rule, p_min: float) -> Drafter:
     for which, opened in (("target", pair.target), ("draft", draft)):
         if opened is not None and not opened.session.can_rewind and name != "none":
             return NoDrafter(f"the {which}'s memory cannot be taken back (a recurrent or hybrid model)")
-    return DRAFTERS[name](DrafterParts(rule, pair.end_tokens, p_min, draft.session if draft is not None else None))
+    session = draft.session if draft is not None else None
+    return DRAFTERS[name](DrafterParts(rule, pair.end_tokens, p_min, session, pair.store))

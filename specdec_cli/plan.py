@@ -33,6 +33,7 @@ class PairRequest:
     seed: int
     sampling: SamplingParams = field(default_factory=SamplingParams)
     p_min: float = 0.0
+    ngram_store: Path | None = None
     verify: str = "coupled"
     strict: bool = False
     ignore_end: bool = False
