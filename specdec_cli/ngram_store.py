@@ -181,7 +181,7 @@ class StoreFile:
 def _header(line: bytes) -> dict[str, object]:
     try:
         header = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         header = None
     if not isinstance(header, dict) or header.get("format") != _FORMAT or not {"tokenizer", "crc32"} <= header.keys():
         raise Damaged("it is no n-gram store")
@@ -191,7 +191,7 @@ def _header(line: bytes) -> dict[str, object]:
 def _ids(line: bytes) -> Text:
     try:
         ids = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         ids = None
     if not isinstance(ids, list) or not all(type(i) is int and 0 <= i < _BETWEEN_TEXTS for i in ids):
         raise Damaged("it is damaged (a line of it is no list of tokens)")

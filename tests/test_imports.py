@@ -44,7 +44,10 @@ IMPORTS = {
     "stats": "types",
     "draft_length": "types",
     "engine": "draft_length logprobs strict types verify",
-    "drafters": "errors sampling types verify",
+    "copy_odds": "",
+    "suffixes": "copy_odds",
+    "ngram_store": "copy_odds errors folders vocabulary numpy",
+    "drafters": "copy_odds errors ngram_store sampling suffixes types verify",
     "vocab_check": "errors vocabulary",
     "chat": "errors jinja2",
     "presets": "errors folders names sampling settings yaml",
@@ -63,8 +66,8 @@ IMPORTS = {
     "vocab_check vocabulary",
     "pull": "download errors examine fit hub pick plan presets settings store vocab_check",
     "rules": "errors history law llama.grammar llama.model plan rejection strict verify",
-    "pairing": "drafters drafters.none errors llama.abort llama.devices llama.model llama.session memory plan rules "
-    "settings strict types verify",
+    "pairing": "drafters drafters.none errors llama.abort llama.devices llama.model llama.session memory "
+    "ngram_store plan rules settings strict types verify",
     "prompts": "chat errors llama.model",
     "ui": "stats types vocab_check vocabulary rich",
     "trace": "stats types ui.view",

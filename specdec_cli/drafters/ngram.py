@@ -1,14 +1,14 @@
 """Looks back in the text: what followed the longest passage at its end the last time that it stood there."""
 
 from collections.abc import Iterator, Sequence
-from itertools import islice
+from itertools import chain, islice
 
-from specdec_cli.copy_odds import Agreement, CopyOdds
+from specdec_cli.copy_odds import OF_EARLIER_TEXTS, Agreement, CopyOdds
 from specdec_cli.ngram_store import NgramStore
 from specdec_cli.suffixes import SuffixIndex
 from specdec_cli.types import Draft, More, to_the_end
 
-LEAST_CHANCE = 0.3
+LEAST_CHANCE = 0.4
 """Of a whole draft: a token is proposed only if it and all before it are right at least so often."""
 TEXT, STORE = "ngram", "store"
 """Sources of drafts: the text itself, and what was kept of earlier ones."""
@@ -21,7 +21,7 @@ class NgramDrafter:
     """Proposes what followed the longest earlier occurrence of the text's end, the most recent of them.
 
     The chance of each token is what matches of that length have been worth so far: it decides how long a match has to
-    be, and how far it is followed. Where the text has none that is worth it, `store` is asked, if there is one. After
+    be, and how far it is followed. Where the earlier texts of `store` are likelier to be right, they are copied. After
     Saxena, "Prompt lookup decoding", 2023, and Hu et al., "SAM decoding", arXiv 2411.10666.
 
     The index grows with the text, so a call costs what the new tokens cost. A text that does not begin with what was
@@ -35,7 +35,7 @@ class NgramDrafter:
         self._store = store
         self._index = SuffixIndex()
         self._text_odds = CopyOdds()
-        self._store_odds = CopyOdds()
+        self._store_odds = CopyOdds(OF_EARLIER_TEXTS)
         self._from_the_store: list[tuple[int, int, Agreement]] = []
         self._asked = 0
         self.n_indexed = 0
@@ -43,10 +43,20 @@ class NgramDrafter:
     def propose(self, tokens: Sequence[int], k: int, more: More = to_the_end) -> Draft:
         self._follow(tokens)
         self._asked = k
-        for source, copy in ((TEXT, self._of_text()), (STORE, self._of_store())):
-            if drafted := tuple(self._likely(islice(copy, k), more)):
-                return Draft(drafted, source=source)
-        return Draft()
+        source, copy = self._likelier()
+        drafted = tuple(self._likely(islice(copy, k), more))
+        return Draft(drafted, source=source if drafted else "")
+
+    def _likelier(self) -> tuple[str, Copy]:
+        """The source whose next token is likelier, and what follows by it."""
+        text, store = self._of_text(), self._of_store()
+        by_store = next(store, None)
+        if by_store is None:
+            return TEXT, text
+        by_text = next(text, None)
+        if by_text is None or by_store[1] > by_text[1]:
+            return STORE, chain([by_store], store)
+        return TEXT, chain([by_text], text)
 
     def _likely(self, copy: Copy, more: More) -> Iterator[int]:
         """The tokens up to where the draft is not likely enough, or no more are wanted."""
