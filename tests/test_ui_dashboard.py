@@ -120,7 +120,7 @@ def test_acceptance_of_each_source_where_several_take_turns(columns: int) -> Non
     assert row.startswith(f"{' acceptance   44%  model 17%, ngram 100%':<49} 2 ")
 
     row = drawn(FakeTty(columns, 40), *rounds, replace(a_round(1), source="a source of a long name"))[4]
-    assert row.startswith(f"{' acceptance   42%  model 17%, ngram 100%, a so…':<49} 2 ")
+    assert row.startswith(f"{' acceptance   42%  model 17%, ngram 100%, a sou…':<49} 2 ")
 
     assert drawn(FakeTty(columns, 40), rounds[0])[4].startswith(" acceptance   100%            3 of 3 ")
 
