@@ -57,7 +57,7 @@ def generate(
             rows = strict.settle(target, rows, draft, tokens)
         scored = clock()
         n_accepted, own = rule.verify(rows, draft, tokens)
-        round_ = _cut_at_end(Round(draft.tokens, n_accepted, own), ends)
+        round_ = _cut_at_end(Round(draft.tokens, n_accepted, own, source=draft.source), ends)
         if n_logprobs is not None:
             found = logprobs(rows, round_.tokens, n_logprobs, rule.law.n_shared)
             round_ = replace(round_, logprobs=found)

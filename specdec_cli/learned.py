@@ -3,16 +3,22 @@
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from specdec_cli.calibrate import calibrated
 from specdec_cli.chances import Chances
 from specdec_cli.folders import cache_folder, write_whole
 from specdec_cli.pass_costs import PassCosts
 from specdec_cli.profile import ProfileKey
 from specdec_cli.settings import ContextSettings, ModelSettings
+from specdec_cli.types import Target
+
+_CALIBRATION_SECONDS = 0.25
+"""Time that may go into measuring passes before the first answer of a pair."""
 
 
 class Learned:
@@ -45,6 +51,28 @@ class LearnedKey:
                 one.pop(name, None)
         digest = hashlib.sha256(json.dumps([asdict(self.pair), settings], sort_keys=True).encode()).hexdigest()[:20]
         return cache_folder() / "learned" / f"{digest}.json"
+
+
+@contextmanager
+def learning(
+    key: LearnedKey,
+    target: Target,
+    draft: Target | None,
+    *,
+    draft_name: str,
+    longest: int,
+    clock: Callable[[], float],
+) -> Iterator[Learned]:
+    """What earlier runs learned, else what a few passes tell; with what is learned meanwhile it is kept afterwards."""
+    learned = load_learned(key, longest=longest)
+    if learned is None:
+        costs = calibrated(target, draft, draft_name, longest=longest, clock=clock, budget=_CALIBRATION_SECONDS)
+        learned = Learned(costs)
+    try:
+        yield learned
+    finally:
+        with suppress(OSError):  # a folder that cannot be written costs the next run a calibration
+            save_learned(key, learned)
 
 
 def save_learned(key: LearnedKey, learned: Learned) -> None:

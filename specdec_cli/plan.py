@@ -37,6 +37,7 @@ class PairRequest:
     sampling: SamplingParams = field(default_factory=SamplingParams)
     auto: bool = False
     p_min: float = 0.0
+    ngram_store: Path | None = None
     verify: str = "coupled"
     strict: bool = False
     ignore_end: bool = False

@@ -87,6 +87,8 @@ class Writer:
         )
         with self._open_view(header) as view:
             answer = follow(rounds, reply, view, self._trace, pair.drafter.name, count)
+        if pair.store is not None:
+            pair.store.keep([*prompt, *reply.tokens])
         return Written(answer, reply, len(prompt))
 
     def reply_to(self, conversation: Conversation, text: str) -> Written:

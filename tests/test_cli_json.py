@@ -42,6 +42,7 @@ STATS: dict[str, Any] = {
     "tokens_per_pass": float,
     "drafted_per_position": list[int],
     "accepted_per_position": list[int],
+    "sources": dict,
     "decode_seconds": float,
     "tokens_per_second": float,
     "ttft_seconds": float,

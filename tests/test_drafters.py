@@ -4,10 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from fakes import FakeClock, FakeLM, HashLM, TableLM
-from hypothesis import given
-from hypothesis import strategies as st
-from numpy.typing import NDArray
+from fakes import FakeClock, HashLM, TableLM
 from scipy import stats
 
 from specdec_cli.auto_length import AutoLength
@@ -46,119 +43,6 @@ def run(
 
 def emitted(rounds: Sequence[Round]) -> list[int]:
     return [token for round_ in rounds for token in round_.tokens]
-
-
-# --- n-gram ---------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("text", "k", "expected"),
-    [
-        ("", 4, ""),
-        ("abc", 4, ""),
-        ("abcd", 4, ""),
-        ("abcdabc", 4, "dabc"),
-        ("abcdabc", 2, "da"),
-        ("abcdabc", 1, "d"),
-        # Two tokens that agree are chance.
-        ("abcdxbc", 4, ""),
-        ("bcdxbc", 4, ""),
-        # The most recent occurrence wins, also one that overlaps with the end itself.
-        ("abcdabceabc", 1, "e"),
-        ("abceabcdabc", 1, "d"),
-        # Past the end of the text a loop goes on repeating itself.
-        ("aaaa", 4, "aaaa"),
-        ("aaaaaaaa", 4, "aaaa"),
-        ("abababab", 5, "ababa"),
-        # An n-gram at the very beginning counts, and the one at the end is not its own match.
-        ("abcabc", 8, "abcabcab"),
-        ("zzzabc", 9, ""),
-    ],
-)
-def test_ngram_by_hand(text: str, k: int, expected: str) -> None:
-    draft = NgramDrafter().propose([ord(c) for c in text], k)
-
-    assert "".join(map(chr, draft.tokens)) == expected
-    assert draft.off_reason is None
-
-
-def test_ngram_matches_as_many_tokens_as_it_is_told() -> None:
-    tokens = [ord(c) for c in "xabyabzab"]
-
-    assert NgramDrafter(match=2).propose(tokens, 1).tokens == (ord("z"),)
-    assert NgramDrafter(match=3).propose(tokens, 1).tokens == ()
-
-
-def search(tokens: Sequence[int], match: int, k: int) -> tuple[int, ...]:
-    """Look back for the last tokens, nearest first."""
-    tail = list(tokens[len(tokens) - match :])
-    for end in range(len(tokens) - 1, match - 1, -1):
-        if list(tokens[end - match : end]) == tail:
-            longer = list(tokens)
-            for i in range(k):
-                longer.append(longer[end + i])
-            return tuple(longer[len(tokens) :])
-    return ()
-
-
-@given(
-    st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=5), max_size=20),
-    st.integers(1, 4),
-    st.integers(1, 6),
-    st.integers(0, 20),
-)
-def test_the_index_answers_as_a_search_of_the_whole_text_would(
-    rounds: list[list[int]], match: int, k: int, n_first: int
-) -> None:
-    """Texts grow by rounds; now and then one is cut back, as when a chat turn is encoded anew."""
-    drafter, tokens = NgramDrafter(match), [0] * n_first
-    for i, round_ in enumerate(rounds):
-        tokens = [*(tokens[: len(tokens) // 2] if i % 7 == 6 else tokens), *round_]
-        expected = search(tokens, match, k) if len(tokens) >= match else ()
-        assert drafter.propose(tokens, k).tokens == expected
-
-
-def test_every_place_of_a_growing_text_is_entered_once() -> None:
-    """Reading the whole text again each round is what makes prompt lookup slow elsewhere."""
-    tokens = np.random.default_rng(0).integers(0, 4, size=500).tolist()
-    drafter = NgramDrafter()
-    for n in range(100, 501, 5):
-        drafter.propose(tokens[:n], 4)
-        drafter.propose(tokens[:n], 4)
-
-    assert drafter.n_entered == 500 - 3
-
-
-@pytest.mark.parametrize("other", ["xyz12345", "abcX", "abc", "abcdabc", "stuvwxyzstuvwxyzabc"])
-def test_another_text_is_read_from_its_beginning(other: str) -> None:
-    """What another conversation said must not be proposed in this one."""
-    drafter = NgramDrafter()
-    drafter.propose([ord(c) for c in "abcdefgabcdefgabc"], 4)
-    before = drafter.n_entered
-    tokens = [ord(c) for c in other]
-
-    assert drafter.propose(tokens, 4).tokens == search(tokens, 3, 4)
-    assert drafter.n_entered - before == max(len(other) - 3, 0)
-
-
-class CopyLM(FakeLM):
-    """Repeats what stood `period` tokens before: a task for which looking back is made."""
-
-    def __init__(self, period: int, n_vocab: int = 50) -> None:
-        super().__init__(n_vocab, seed=0)
-        self.period = period
-
-    def row(self, prefix: Sequence[int]) -> NDArray[np.float64]:
-        return np.where(np.arange(self.n_vocab) == prefix[-self.period], 9.0, 0.0)
-
-
-def test_ngram_copies_several_tokens_per_pass() -> None:
-    prompt = np.random.default_rng(1).permutation(50).tolist()
-    target = CopyLM(period=50)
-    rounds = run(target, NgramDrafter(), rule_for(target), prompt=[*prompt, *prompt[:5]], k=4, n=101)
-
-    assert len(rounds) == 1 + 100 / 5
-    assert all(r.n_accepted == len(r.drafted) == 4 for r in rounds[1:])
 
 
 # --- a model --------------------------------------------------------------------------------------------

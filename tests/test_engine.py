@@ -111,7 +111,7 @@ class HalfRight(PerfectDrafter):
 
 DRAFTERS: dict[str, Callable[[Make, SharedNoise], Drafter]] = {
     "none": lambda _make, _rule: NoDrafter(),
-    "ngram": lambda _make, _rule: NgramDrafter(match=1),
+    "ngram": lambda _make, _rule: NgramDrafter(least_chance=0),
     "perfect": lambda make, rule: perfect(make(), rule),
     "wrong": lambda make, rule: wrong(make(), rule),
     "half right": lambda make, rule: HalfRight(make(), lambda row, tokens: rule.choose(row, tokens)),

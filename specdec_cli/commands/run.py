@@ -71,6 +71,15 @@ def run(
             rich_help_panel=_DRAFTING,
         ),
     ] = None,
+    ngram_store: Annotated[
+        Path | None,
+        typer.Option(
+            help="With --draft ngram: copy from texts of earlier runs, too. Your prompts and the answers are kept in "
+            "this file (in a folder: one file for each tokenizer) as token ids, which anyone with the model can read; "
+            "at most 262,144 tokens, the oldest go first. Without this option nothing is kept.",
+            rich_help_panel=_DRAFTING,
+        ),
+    ] = None,
     force: Annotated[
         bool,
         typer.Option(
@@ -296,6 +305,7 @@ def run(
                 p_min=_first(
                     p_min, profile.p_min if profile else None, files.preset.p_min if files.preset else None, 0.0
                 ),
+                ngram_store=ngram_store,
                 verify=verify,
                 strict=strict,
                 ignore_end=ignore_eos,

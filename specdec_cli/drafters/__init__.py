@@ -8,6 +8,7 @@ from specdec_cli.drafters.model import ModelDrafter
 from specdec_cli.drafters.ngram import NgramDrafter
 from specdec_cli.drafters.none import NoDrafter
 from specdec_cli.errors import UsageError
+from specdec_cli.ngram_store import NgramStore
 from specdec_cli.types import Drafter, Target
 from specdec_cli.verify import Rule
 
@@ -15,7 +16,7 @@ from specdec_cli.verify import Rule
 @dataclass(frozen=True, slots=True)
 class DrafterParts:
     """What a drafter may be built from. `session` is the draft model's, None without one; `turns` says which of
-    several sources to ask, None if nobody does.
+    several sources to ask, None if nobody does; `store` holds earlier texts where they are to be copied from.
     """
 
     rule: Rule
@@ -23,6 +24,7 @@ class DrafterParts:
     p_min: float
     session: Target | None
     turns: Turns | None = None
+    store: NgramStore | None = None
 
 
 def _model(parts: DrafterParts) -> Drafter:
@@ -33,9 +35,11 @@ def _model(parts: DrafterParts) -> Drafter:
 
 DRAFTERS: Mapping[str, Callable[[DrafterParts], Drafter]] = {
     "model": _model,
-    "ngram": lambda _: NgramDrafter(),
+    "ngram": lambda parts: NgramDrafter(store=parts.store),
     "none": lambda _: NoDrafter(),
 }
+COPYING = frozenset({"ngram"})
+"""Those that can copy from a store of earlier texts."""
 
 
 def make_drafter(name: str, parts: DrafterParts) -> Drafter:

@@ -55,4 +55,5 @@ class MixedDrafter:
     @staticmethod
     def _ask(drafter: Drafter, tokens: Sequence[int], k: int, more: More) -> Draft:
         """Its draft, signed. What it says of itself when it stops drafting for good is not the end of the other."""
-        return replace(drafter.propose(tokens, k, more), source=drafter.name, off_reason=None)
+        draft = drafter.propose(tokens, k, more)
+        return replace(draft, source=draft.source or drafter.name, off_reason=None)
