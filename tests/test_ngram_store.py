@@ -306,9 +306,9 @@ def alphabet(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_second_run_copies_from_the_first(alphabet: Path, tmp_path: Path) -> None:
-    flags = ("a b c", "--temp", 0, "-n", 20, "--raw", "--draft", "ngram", "--ngram-store", tmp_path)
+    flags = ("a b c", "--temp", 0, "-n", 20, "-k", 4, "--raw", "--draft", "ngram", "--ngram-store", tmp_path)
     first, second = json_inside(alphabet, *flags), json_inside(alphabet, *flags)
-    plain = json_inside(alphabet, *flags[:6])
+    plain = json_inside(alphabet, *flags[:8])
 
     assert first.document["token_ids"] == second.document["token_ids"] == plain.document["token_ids"]
     assert "store" not in first.stats["sources"]
