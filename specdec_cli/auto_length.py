@@ -29,6 +29,8 @@ _FIRST_CREDIT, _NEXT_CREDIT, _MOST_CREDIT = 4.0, 1.0, 16.0
 """Passes of one token that may be lost on a source before anything was gained, for the first answer and for later
 ones, and that can be saved up."""
 _PROBE_ROUNDS = 3
+_SHORTEST_PAUSE, _LONGEST_PAUSE = 8, 64
+"""Rounds between two probes: twice as many after each, until one led to something."""
 _PATIENCE = 24
 """Rounds after which what was really gained counts, not what was expected."""
 _USUAL_ANSWER, _LEAST_REST = 200, 32
@@ -44,7 +46,9 @@ class _Source:
 
     credit: float
     known: int = 0  # tokens of the text that it has read
+    pause: int = _SHORTEST_PAUSE  # rounds to rest before the next probe
     is_resting: bool = False
+    rested: int = 0
     rounds: int = 0
     tokens: float = 0.0
     seconds: float = 0.0
@@ -121,9 +125,9 @@ class AutoLength:
         """Tokens that a round with this source should bring beyond one without a draft; 0 or less if it rests."""
         source = self._sources[name]
         if source.is_resting:
-            if source.credit < self._price(name):
+            if source.rested < source.pause or source.credit < self._price(name):
                 return 0.0
-            self._sources[name] = source = _Source(source.credit, source.known)
+            self._sources[name] = source = _Source(source.credit, source.known, min(2 * source.pause, _LONGEST_PAUSE))
             self._learned.of(name).doubt()
         if not source.rounds and not self._could_pay(name):
             return 0.0
@@ -236,7 +240,10 @@ class AutoLength:
                 source.tokens += step * (n - source.tokens)
                 source.seconds += step * (seconds - source.seconds)
                 source.credit += n * plain - seconds
+                if source.rounds >= _PATIENCE:
+                    source.pause = _SHORTEST_PAUSE
             else:
+                source.rested += source.is_resting
                 source.credit += _ALLOWANCE * seconds
             source.credit = min(source.credit, _MOST_CREDIT * plain)
 
