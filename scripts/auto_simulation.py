@@ -2,7 +2,7 @@
 
     python scripts/auto_simulation.py [-n 1000] [--seeds 3] [--draft-share 0.15]
 
-A draft token is taken to cost `--draft-share` of a pass of one token, and one that the draft only reads a quarter of that
+A draft token is taken to cost `--draft-share` of a pass of one token, and one that it only reads a quarter of that
 on a CPU, a twentieth on a GPU. For every machine and kind of text: the best fixed length in hindsight (0 is plain
 decoding) and its speedup; what auto reaches of it in the first answer, and when it knows the pair; and the bound, the
 speedup of somebody who knows which draft tokens are right.
