@@ -8,9 +8,10 @@ settings in between, and a setting's ratio is its speed over the mean of those t
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from specdec_cli.costs import CostCurve, conditional_acceptance, predicted_speedup
-from specdec_cli.draft_length import FixedLength
+from specdec_cli.draft_length import DraftLength, FixedLength
 from specdec_cli.drafters.none import NoDrafter
 from specdec_cli.engine import generate
 from specdec_cli.errors import UsageError
@@ -21,6 +22,13 @@ from specdec_cli.stats import RunStats
 from specdec_cli.types import Drafter, Round
 from specdec_cli.verify import SharedNoise
 
+Length = int | Literal["auto"]
+"""Draft tokens a round: always as many, or as many as seem worth their time."""
+
+AUTO: Literal["auto"] = "auto"
+LONGEST_AUTO = 8
+"""Draft tokens that contexts and cost curves have room for where lengths are chosen automatically."""
+
 _WORST = {"same": 0, "tie": 1, "bug": 2}
 _CURVE_ROUNDS = 7
 
@@ -30,12 +38,29 @@ class Setting:
     """One way to decode. `k` is 0 for plain decoding."""
 
     drafter: str
-    k: int
+    k: Length
     temperature: float
     p_min: float = 0.0
 
     def __str__(self) -> str:
+        if not self.k:
+            return "plain decoding"
         return f"{self.drafter} k {self.k}" + (f" p-min {self.p_min:g}" if self.p_min else "")
+
+
+LengthFor = Callable[[Setting], DraftLength]
+
+
+def length_for(setting: Setting) -> DraftLength:
+    """The draft length of one answer, made anew for each. Raises UsageError."""
+    if isinstance(setting.k, int):
+        return FixedLength(setting.k)
+    raise UsageError("There is no automatic draft length.", hint="Give --k whole numbers, such as 1,2,4,8.")
+
+
+def longest_draft(settings: Sequence[Setting]) -> int:
+    """Tokens that contexts must have room for."""
+    return max(setting.k if isinstance(setting.k, int) else LONGEST_AUTO for setting in settings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,28 +137,42 @@ class Cell:
     def predicted(self, curve: CostCurve) -> float | None:
         """What costs and acceptance say the speedup is; None where a width was not measured.
 
-        For fixed lengths from the chances by position, else from each round's own length.
+        For fixed lengths of a draft model from the chances by position, else from each round's own length.
         """
         k, chances = self.setting.k, self.by_position
-        if self.setting.drafter == "model" and not self.setting.p_min and len(chances) == k and k + 1 in curve.target:
-            return predicted_speedup(curve, chances, k)
+        by_model = self.setting.drafter == "model"
+        is_fixed = isinstance(k, int) and len(chances) == k and not self.setting.p_min
+        if by_model and is_fixed and len(chances) + 1 in curve.target:
+            return predicted_speedup(curve, chances, len(chances))
         rounds = [r for run in self.runs for r in run.rounds[1:]]
         if not rounds or any(len(r.drafted) + 1 not in curve.target for r in rounds):
             return None
-        d = curve.draft if self.setting.drafter == "model" else 0.0
-        draft_tokens = sum(len(r.drafted) + (r.n_accepted == len(r.drafted) > 0) for r in rounds)
-        seconds = sum(curve.target[len(r.drafted) + 1] for r in rounds) + d * draft_tokens
+        drafting = curve.draft * _draft_tokens(rounds) if by_model else sum(r.draft_seconds for r in rounds)
+        seconds = sum(curve.target[len(r.drafted) + 1] for r in rounds) + drafting
         return sum(len(r.tokens) for r in rounds) * curve.target[1] / seconds
+
+
+def _draft_tokens(rounds: Sequence[Round]) -> int:
+    """That a draft model evaluated: after a full match it reads its own last token, too."""
+    return sum(len(r.drafted) + (r.n_accepted == len(r.drafted) > 0) for r in rounds)
 
 
 class Bench:
     """Runs tasks with an open pair. `sampling` is that of every run but for its temperature."""
 
-    def __init__(self, pair: Pair, sampling: SamplingParams, n_tokens: int, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        pair: Pair,
+        sampling: SamplingParams,
+        n_tokens: int,
+        clock: Callable[[], float],
+        length_for: LengthFor = length_for,
+    ) -> None:
         self._pair = pair
         self._sampling = sampling
         self._n_tokens = n_tokens
         self._clock = clock
+        self._length_for = length_for
         self.cells: dict[tuple[str, Setting], Cell] = {}
 
     def warm_up(self, task: Task, settings: Sequence[Setting]) -> float:
@@ -185,12 +224,11 @@ class Bench:
     def run(self, task: Task, setting: Setting, n_tokens: int | None = None) -> Run:
         """One answer. The caches keep nothing of the one before but the prompt, if it is the same."""
         pair, ids, rounds, stats = self._pair, list[int](), list[Round](), RunStats()
-        rule = self._rule(setting.temperature)
-        drafter: Drafter = drafter_for(pair, setting.drafter, rule, setting.p_min) if setting.k else NoDrafter()
+        rule, drafter = self._rule(setting.temperature), self._drafter(setting)
         for round_ in generate(
             pair.target.session,
             drafter,
-            FixedLength(setting.k),
+            self._length_for(setting),
             rule,
             task.ids,
             max_tokens=n_tokens or self._n_tokens,
@@ -202,6 +240,17 @@ class Bench:
             ids += round_.tokens
         return Run(tuple(ids), tuple(rounds), stats)
 
+    def check(self, settings: Sequence[Setting]) -> None:
+        """Raises UsageError for a setting whose drafter lacks something, or whose length is not known."""
+        for setting in settings:
+            self._drafter(setting)
+            self._length_for(setting)
+
+    def _drafter(self, setting: Setting) -> Drafter:
+        if not setting.k:
+            return NoDrafter()
+        return drafter_for(self._pair, setting.drafter, self._rule(setting.temperature), setting.p_min)
+
     def fastest_threads(self, tasks: Sequence[Task], setting: Setting, candidates: Sequence[int], repeats: int) -> int:
         """The number of threads, of both models, with which the setting is fastest; by turns, like everything else."""
         speeds: dict[int, list[float]] = {n: [] for n in candidates}
@@ -210,7 +259,9 @@ class Bench:
                 for n in candidates:
                     self._set_threads(n)
                     speeds[n].append(self.run(task, setting).speed)
-        return max(candidates, key=lambda n: statistics.median(speeds[n]))
+        best = max(candidates, key=lambda n: statistics.median(speeds[n]))
+        self._set_threads(best)
+        return best
 
     def _set_threads(self, n: int) -> None:
         self._pair.target.session.set_threads(n)

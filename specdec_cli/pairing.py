@@ -65,6 +65,21 @@ def open_pair(request: PairRequest, *, say: Say, abort: AbortFlag) -> Iterator[P
         yield replace(opened, drafter=drafter_for(opened, request.drafter, rule, request.p_min))
 
 
+@contextmanager
+def reopened(pair: Pair, target: ContextSettings, draft: ContextSettings | None, *, abort: AbortFlag) -> Iterator[Pair]:
+    """The same weights in contexts of their own, beside those that are open. Raises UsageError, OutOfMemory."""
+    with ExitStack() as stack:
+
+        def again(opened: OpenModel, context: ContextSettings) -> OpenModel:
+            session = stack.enter_context(LlamaSession(opened.model, context, abort=abort))
+            return replace(opened, session=session, context=context)
+
+        both = again(pair.target, target), pair.draft
+        if pair.draft is not None and draft is not None:
+            both = both[0], again(pair.draft, draft)
+        yield replace(pair, target=both[0], draft=both[1])
+
+
 def _check_offload(request: PairRequest, target: OpenModel, say: Say) -> None:
     """What llama.cpp really did, not what it was asked for."""
     if target.model.layers_on_gpu[0] > 0:

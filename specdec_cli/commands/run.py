@@ -164,14 +164,17 @@ def run(
         ),
     ] = False,
     flash_attn: Annotated[
-        Literal["auto", "on", "off"], typer.Option(help="Flash attention: auto, on or off.", rich_help_panel=_PLACEMENT)
-    ] = "auto",
+        Literal["auto", "on", "off"] | None,
+        typer.Option(help="Flash attention: auto, on or off (auto).", rich_help_panel=_PLACEMENT),
+    ] = None,
     kv: Annotated[
-        str, typer.Option(help="Type of the target's cache: f16, q8_0, q4_0 ...", rich_help_panel=_PLACEMENT)
-    ] = "f16",
+        str | None,
+        typer.Option(help="Type of the target's cache: f16, q8_0, q4_0 ... (f16).", rich_help_panel=_PLACEMENT),
+    ] = None,
     kv_draft: Annotated[
-        str, typer.Option(help="Type of the draft's cache; 4 bits halve acceptance.", rich_help_panel=_PLACEMENT)
-    ] = "f16",
+        str | None,
+        typer.Option(help="Type of the draft's cache; 4 bits halve acceptance (f16).", rich_help_panel=_PLACEMENT),
+    ] = None,
     ctx: Annotated[
         int | None,
         typer.Option(
@@ -264,7 +267,7 @@ def run(
                 target=files.target,
                 draft=files.draft,
                 drafter=files.drafter,
-                k=_first(k, profile.k if profile else None, files.preset.k if files.preset else None, DEFAULT_K),
+                k=_first(k, _tuned_length(profile), files.preset.k if files.preset else None, DEFAULT_K),
                 seed=_first(seed, secrets.randbits(32)),
                 sampling=_sampling(
                     files.preset,
@@ -301,9 +304,9 @@ def run(
                 require_gpu=require_gpu,
                 mmap=mmap,
                 mlock=mlock,
-                flash_attention=flash_attn,
-                cache_type=kv,
-                cache_type_draft=kv_draft,
+                flash_attention=_first(flash_attn, profile.flash_attention if profile else None, "auto"),
+                cache_type=_first(kv, profile.cache_type if profile else None, "f16"),
+                cache_type_draft=_first(kv_draft, profile.cache_type_draft if profile else None, "f16"),
                 n_ctx=ctx,
                 n_ctx_draft=ctx_draft,
                 n_batch=batch,
@@ -359,9 +362,14 @@ def _profile(files: "Resolved") -> "Profile | None":
 
 def _as_tuned(files: "Resolved", profile: "Profile") -> "Resolved":
     """A draft model that does not pay is not loaded."""
-    if profile.drafter == "model":
-        return files
-    return replace(files, drafter=profile.drafter, draft=None)
+    from specdec_cli.resolve import DRAFTER_NAMES
+
+    needs_file = profile.drafter not in DRAFTER_NAMES
+    return replace(files, drafter=profile.drafter, draft=files.draft if needs_file else None)
+
+
+def _tuned_length(profile: "Profile | None") -> int | None:
+    return profile.k if profile is not None and isinstance(profile.k, int) else None
 
 
 def _raw_ids(pair: "Pair", text: str, system: str | None, raw: bool) -> list[int]:
