@@ -16,10 +16,10 @@ Tried = tuple[int, int, int]
 def running_acceptance(answers: Sequence[Sequence[Round]]) -> list[tuple[float, float]]:
     """Tokens before a round, and accepted / drafted of `WINDOW` rounds of each answer around it, all answers together.
 
-    One point where there are no more rounds than that; none where nothing was drafted.
+    Half of the rounds, where there are fewer than two windows of them; no point where nothing was drafted.
     """
     tried = sorted(one for rounds in answers for one in _tried(rounds))
-    width = min(WINDOW * len(answers), len(tried))
+    width = min(WINDOW * len(answers), (len(tried) + 1) // 2)
     if not tried:
         return []
     last = len(tried) - width

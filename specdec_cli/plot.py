@@ -63,7 +63,7 @@ _PREDICTED: dict[str, Any] = {
 }
 _LEVEL = "-."
 """The line of what has no k of its own."""
-_ALONG = f"tokens of the answer before it (running over {WINDOW} rounds of each)"
+_ALONG = f"tokens of the answer before it (running over {WINDOW} rounds of each answer)"
 _MARKED = 6
 """Points of a running figure that get a marker, about."""
 _DOTS_PER_INCH = 150
@@ -239,8 +239,10 @@ def _drafting(results: Results) -> list[tuple[str, Setting, _Line, dict[str, Any
 def _draw_course(axes: Axes, results: Results) -> None:
     """Of the longest drafts of each line, over all kinds of text."""
     for name, setting, line, look in _drafting(results):
-        _draw_running(axes, pooled(results, setting), color=line.color, label=f"{name}, k {setting.k}", **look)
+        label = f"{name}, k {setting.k}" if _length(setting) else name
+        _draw_running(axes, pooled(results, setting), color=line.color, label=label, **look)
     axes.set(title="Acceptance along the answer, longest drafts", xlabel=_ALONG)
+    axes.set_xlim(left=0)
     _in_percent(axes)
 
 
@@ -249,6 +251,7 @@ def _draw_course_by_kind(axes: Axes, results: Results) -> None:
         color, marker = _look(i)
         _draw_running(axes, cell, color=color, marker=marker, label=_short(cell.kind, _LONGEST_KIND))
     axes.set(title=f"Acceptance along the answer, {_best_name(results)}", xlabel=_ALONG)
+    axes.set_xlim(left=0)
     _in_percent(axes)
 
 

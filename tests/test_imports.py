@@ -40,6 +40,7 @@ IMPORTS = {
     "logprobs": "sampling types numpy",
     "same": "strict types verify",
     "costs": "",
+    "course": "types",
     "kinds": "errors",
     "stats": "types",
     "draft_length": "types",
@@ -75,16 +76,18 @@ IMPORTS = {
     "audit": "bench chance draft_length drafters drafters.none engine law pairing rejection rules same sampling types "
     "verify numpy",
     "audit_report": "audit",
-    "bench_report": "bench costs",
-    "plot": "bench bench_report errors ui.clean matplotlib",
+    "bench_report": "bench costs course",
+    "plot": "bench bench_report course errors ui.clean matplotlib",
+    "tune": "bench errors llama.abort pairing settings",
     "bench_compare": "errors",
     "replay": "costs errors",
-    "profile": "folders llama.build llama.devices machine",
-    "commands": "advice audit audit_report bench bench_compare bench_report chat costs derive document errors fit "
-    "guard hub interrupt inventory kinds llama.abort llama.devices llama.grammar llama.log "
-    "llama.model llama.quantize machine pairing plan plot presets profile prompts pull replay resolve "
-    "rules running sampling settings store trace ui.check_report ui.clean ui.make ui.progress "
-    "ui.ratios ui.silent ui.steps ui.table ui.terminal ui.view ui.words vocab_check vocabulary typer",
+    "profile": "drafters folders llama.build llama.devices machine settings",
+    "commands": "advice audit audit_report bench bench_compare bench_report chat costs derive document drafters "
+    "errors fit guard hub interrupt inventory kinds llama.abort llama.devices llama.grammar "
+    "llama.log llama.model llama.quantize machine pairing plan plot presets profile prompts pull "
+    "replay resolve rules running sampling settings store trace tune ui.check_report ui.clean "
+    "ui.make ui.progress ui.ratios ui.silent ui.steps ui.table ui.terminal ui.view ui.words "
+    "vocab_check vocabulary typer",
     "app": "commands.audit commands.bench commands.check commands.files commands.plan commands.presets "
     "commands.pull commands.replay commands.run errors ui.clean typer",
     "__main__": "app",
@@ -105,7 +108,7 @@ DOORS = {
 
 CORE = (
     *("engine", "verify", "same", "costs", "rejection", "chance", "strict", "law", "history", "sampling", "noise"),
-    *("logprobs", "drafters", "draft_length", "stats", "text", "types"),
+    *("logprobs", "drafters", "draft_length", "stats", "text", "types", "course"),
 )
 OUTSIDE = {"llama", "ui", "presets", "commands", "app", "chat", "trace", "running", "pairing", "hub"}
 
