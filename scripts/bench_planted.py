@@ -20,9 +20,9 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 from planted import Chain, write_planted
-from rings import Known, drawn, in_theory
+from rings import Known, drawn, in_theory, lengths
 
-from specdec_cli.bench import AUTO, Bench, Cell, Length, Setting, Task, longest_draft
+from specdec_cli.bench import Bench, Cell, Length, Setting, Task, longest_draft
 from specdec_cli.costs import CostCurve
 from specdec_cli.llama.abort import AbortFlag
 from specdec_cli.pairing import open_pair
@@ -56,7 +56,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--folder", type=Path)
     options = parser.parse_args()
-    ks: list[Length] = [AUTO if word == AUTO else int(word) for word in options.k.split(",")]
+    ks = lengths(options.k)
     fixed = [k for k in ks if isinstance(k, int)]
     farthest = 0.0
     with tempfile.TemporaryDirectory() as folder:

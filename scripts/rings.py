@@ -11,14 +11,21 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from specdec_cli.bench import AUTO, Length
+
 Known = NDArray[np.bool_]
 """Which steps of a ring the draft knows, shape [words]."""
 
 NEAR = 0.005
 """Of theory's accepted / drafted, for every length."""
-_MOST_DRAWS = 100_000
+_MOST_DRAWS = 5_000
 _GIVES_UP_AFTER = 16
 """Drafts in a row without an accepted token after which drafting ends."""
+
+
+def lengths(text: str) -> list[Length]:
+    """Whole numbers and "auto" between commas."""
+    return [AUTO if word == AUTO else int(word) for word in text.split(",")]
 
 
 def in_theory(share: float, k: int) -> float:

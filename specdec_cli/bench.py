@@ -272,7 +272,9 @@ class Bench:
         law = self._pair.rule.law.with_params(replace(self._sampling, temperature=temperature))
         return SharedNoise(law, seed=self._pair.rule.seed)
 
-    def cost_curve(self, text: Sequence[int], context: int, widest: int, temperature: float) -> CostCurve:
+    def cost_curve(
+        self, text: Sequence[int], context: int, widest: int, temperature: float, n_rounds: int = _CURVE_ROUNDS
+    ) -> CostCurve:
         """Costs after `context` tokens of `text` (repeated if it is shorter): medians of rounds through all widths."""
         tokens = list(text)
         while len(tokens) < context + widest + 1:
@@ -280,7 +282,7 @@ class Bench:
         rule, target, draft = self._rule(temperature), self._pair.target.session, self._pair.draft
         passes: dict[int, list[float]] = {width: [] for width in range(1, widest + 1)}
         steps: list[float] = []
-        for i in range(_CURVE_ROUNDS + 1):
+        for i in range(n_rounds + 1):
             for width in passes:
                 target.score(tokens[:context], 1)
                 began = self._clock()
