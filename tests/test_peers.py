@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT / "scripts"))
+sys.path.insert(0, str(Path(__file__).parent.parent / "scripts"))
 import bench_peers
 from bench_peers import PROMPTS
 from llama_programs import BENCH, LOOKUP, SPECULATIVE, Said, Way, bench, lookup, speculative
 
+ROOT = Path(__file__).parent.parent
 WAY = Way(n=16, k=3, temperature=0.5, threads=2)
 DECODED = """
 encoded    5 tokens in    0.020 seconds, speed:  250.000 t/s
