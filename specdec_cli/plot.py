@@ -68,6 +68,8 @@ _MARKED = 6
 """Points of a running figure that get a marker, about."""
 _DOTS_PER_INCH = 150
 _LONGEST_NAME = 60
+_SHORT_LABEL = 14
+"""Four of these stand side by side below a panel, two of the longer ones."""
 _LONGEST_KIND = 24
 _WIDEST_SHIFT = 0.6
 _FEWEST_ROWS = 6
@@ -135,7 +137,9 @@ def _figure(results: Results) -> Figure:
     for draw, panel in zip(_PANELS, panels, strict=True):
         axes = panel.subplots()
         draw(axes, results)
-        panel.legend(loc="outside lower center", ncols=2 if len(axes.get_legend_handles_labels()[0]) < 7 else 4)
+        labels = axes.get_legend_handles_labels()[1]
+        if labels:
+            panel.legend(loc="outside lower center", ncols=2 if max(map(len, labels)) > _SHORT_LABEL else 4)
     figure.suptitle("\n".join(_title(results)))
     return figure
 
