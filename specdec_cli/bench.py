@@ -8,18 +8,24 @@ settings in between, and a setting's ratio is its speed over the mean of those t
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from specdec_cli.costs import CostCurve, conditional_acceptance, predicted_speedup
-from specdec_cli.draft_length import FixedLength
+from specdec_cli.draft_length import DraftLength, FixedLength
 from specdec_cli.drafters.none import NoDrafter
 from specdec_cli.engine import generate
 from specdec_cli.errors import UsageError
-from specdec_cli.pairing import Pair, drafter_for
+from specdec_cli.pairing import Pair, auto_length, drafter_for
 from specdec_cli.same import Comparison, compare
 from specdec_cli.sampling import SamplingParams
+from specdec_cli.settings import AUTO, LONGEST_AUTO
 from specdec_cli.stats import RunStats
 from specdec_cli.types import Drafter, Round
 from specdec_cli.verify import SharedNoise
+
+Length = int | Literal["auto"]
+"""Draft tokens a round: always as many, or as many as seem worth their time."""
+
 
 _WORST = {"same": 0, "tie": 1, "bug": 2}
 _CURVE_ROUNDS = 7
@@ -30,12 +36,19 @@ class Setting:
     """One way to decode. `k` is 0 for plain decoding."""
 
     drafter: str
-    k: int
+    k: Length
     temperature: float
     p_min: float = 0.0
 
     def __str__(self) -> str:
+        if not self.k:
+            return "plain decoding"
         return f"{self.drafter} k {self.k}" + (f" p-min {self.p_min:g}" if self.p_min else "")
+
+
+def longest_draft(settings: Sequence[Setting]) -> int:
+    """Tokens that contexts must have room for."""
+    return max(setting.k if isinstance(setting.k, int) else LONGEST_AUTO for setting in settings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,24 +125,36 @@ class Cell:
     def predicted(self, curve: CostCurve) -> float | None:
         """What costs and acceptance say the speedup is; None where a width was not measured.
 
-        For fixed lengths from the chances by position, else from each round's own length.
+        For fixed lengths of a draft model from the chances by position, else from each round's own length.
         """
         k, chances = self.setting.k, self.by_position
-        if self.setting.drafter == "model" and not self.setting.p_min and len(chances) == k and k + 1 in curve.target:
-            return predicted_speedup(curve, chances, k)
+        by_model = self.setting.drafter == "model"
+        is_fixed = isinstance(k, int) and len(chances) == k and not self.setting.p_min
+        if by_model and is_fixed and len(chances) + 1 in curve.target:
+            return predicted_speedup(curve, chances, len(chances))
         rounds = [r for run in self.runs for r in run.rounds[1:]]
         if not rounds or any(len(r.drafted) + 1 not in curve.target for r in rounds):
             return None
-        d = curve.draft if self.setting.drafter == "model" else 0.0
-        draft_tokens = sum(len(r.drafted) + (r.n_accepted == len(r.drafted) > 0) for r in rounds)
-        seconds = sum(curve.target[len(r.drafted) + 1] for r in rounds) + d * draft_tokens
+        drafting = curve.draft * _draft_tokens(rounds) if by_model else sum(r.draft_seconds for r in rounds)
+        seconds = sum(curve.target[len(r.drafted) + 1] for r in rounds) + drafting
         return sum(len(r.tokens) for r in rounds) * curve.target[1] / seconds
+
+
+def _draft_tokens(rounds: Sequence[Round]) -> int:
+    """That a draft model evaluated: after a full match it reads its own last token, too."""
+    return sum(len(r.drafted) + (r.n_accepted == len(r.drafted) > 0) for r in rounds)
 
 
 class Bench:
     """Runs tasks with an open pair. `sampling` is that of every run but for its temperature."""
 
-    def __init__(self, pair: Pair, sampling: SamplingParams, n_tokens: int, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        pair: Pair,
+        sampling: SamplingParams,
+        n_tokens: int,
+        clock: Callable[[], float],
+    ) -> None:
         self._pair = pair
         self._sampling = sampling
         self._n_tokens = n_tokens
@@ -185,12 +210,11 @@ class Bench:
     def run(self, task: Task, setting: Setting, n_tokens: int | None = None) -> Run:
         """One answer. The caches keep nothing of the one before but the prompt, if it is the same."""
         pair, ids, rounds, stats = self._pair, list[int](), list[Round](), RunStats()
-        rule = self._rule(setting.temperature)
-        drafter: Drafter = drafter_for(pair, setting.drafter, rule, setting.p_min) if setting.k else NoDrafter()
+        rule, (drafter, length) = self._rule(setting.temperature), self._ways(setting)
         for round_ in generate(
             pair.target.session,
             drafter,
-            FixedLength(setting.k),
+            length,
             rule,
             task.ids,
             max_tokens=n_tokens or self._n_tokens,
@@ -202,6 +226,20 @@ class Bench:
             ids += round_.tokens
         return Run(tuple(ids), tuple(rounds), stats)
 
+    def check(self, settings: Sequence[Setting]) -> None:
+        """Raises UsageError for a setting whose drafter lacks something."""
+        for setting in settings:
+            self._ways(setting)
+
+    def _ways(self, setting: Setting) -> tuple[Drafter, DraftLength]:
+        """Who drafts and how much: made anew for each answer, but for what was learned of the pair."""
+        if not setting.k:
+            return NoDrafter(), FixedLength(0)
+        k = LONGEST_AUTO if setting.k == AUTO else setting.k
+        auto = auto_length(self._pair, setting.drafter, k) if setting.k == AUTO else None
+        drafter = drafter_for(self._pair, setting.drafter, self._rule(setting.temperature), setting.p_min, auto)
+        return drafter, auto or FixedLength(k)
+
     def fastest_threads(self, tasks: Sequence[Task], setting: Setting, candidates: Sequence[int], repeats: int) -> int:
         """The number of threads, of both models, with which the setting is fastest; by turns, like everything else."""
         speeds: dict[int, list[float]] = {n: [] for n in candidates}
@@ -210,7 +248,9 @@ class Bench:
                 for n in candidates:
                     self._set_threads(n)
                     speeds[n].append(self.run(task, setting).speed)
-        return max(candidates, key=lambda n: statistics.median(speeds[n]))
+        best = max(candidates, key=lambda n: statistics.median(speeds[n]))
+        self._set_threads(best)
+        return best
 
     def _set_threads(self, n: int) -> None:
         self._pair.target.session.set_threads(n)
@@ -221,7 +261,9 @@ class Bench:
         law = self._pair.rule.law.with_params(replace(self._sampling, temperature=temperature))
         return SharedNoise(law, seed=self._pair.rule.seed)
 
-    def cost_curve(self, text: Sequence[int], context: int, widest: int, temperature: float) -> CostCurve:
+    def cost_curve(
+        self, text: Sequence[int], context: int, widest: int, temperature: float, n_rounds: int = _CURVE_ROUNDS
+    ) -> CostCurve:
         """Costs after `context` tokens of `text` (repeated if it is shorter): medians of rounds through all widths."""
         tokens = list(text)
         while len(tokens) < context + widest + 1:
@@ -229,7 +271,7 @@ class Bench:
         rule, target, draft = self._rule(temperature), self._pair.target.session, self._pair.draft
         passes: dict[int, list[float]] = {width: [] for width in range(1, widest + 1)}
         steps: list[float] = []
-        for i in range(_CURVE_ROUNDS + 1):
+        for i in range(n_rounds + 1):
             for width in passes:
                 target.score(tokens[:context], 1)
                 began = self._clock()

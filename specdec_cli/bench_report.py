@@ -8,6 +8,7 @@ from typing import Any
 
 from specdec_cli.bench import Cell, Setting, by_setting, median_speedup
 from specdec_cli.costs import CostCurve, best_k, break_even, perfect_speedup, predicted_speedup
+from specdec_cli.course import acceptance_by_quarter
 
 PAYS, COSTS = 1.03, 0.97
 """Between these a difference is not worth a word: the same machine gives it between two runs."""
@@ -33,8 +34,9 @@ class Results:
         return any(cell.worst.verdict == "bug" for cell in self.cells.values())
 
     def best(self) -> tuple[Setting, float]:
-        """The setting with the largest median over kinds of text."""
+        """The setting with the largest median over kinds of text; plain decoding only if nothing else was measured."""
         medians = {setting: median_speedup(cells) for setting, cells in by_setting(self.cells).items()}
+        medians = {setting: value for setting, value in medians.items() if setting.k} or medians
         best = max(medians, key=lambda setting: medians[setting])
         return best, medians[best]
 
@@ -73,6 +75,7 @@ def cell_row(cell: Cell, curve: CostCurve) -> dict[str, Any]:
         "acceptance": cell.acceptance,
         "tokens_per_pass": cell.tokens_per_pass,
         "accepted_per_position": cell.by_position,
+        "acceptance_by_quarter": acceptance_by_quarter([run.rounds for run in cell.runs]),
         "n_runs": len(cell.runs),
         "same_output": worst.verdict,
         "first_difference": asdict(worst) if worst.verdict != "same" else None,
@@ -102,20 +105,18 @@ def predictions(results: Results) -> list[dict[str, Any]]:
 
 def _longest_drafts(results: Results) -> dict[Setting, list[float]]:
     """For each temperature, the model-drafted setting with the largest k, and its chances over all kinds."""
-    longest: dict[float, Setting] = {}
+    longest: dict[float, tuple[int, Setting]] = {}
     for setting in by_setting(results.cells):
-        before = longest.get(setting.temperature)
-        if setting.drafter == "model" and not setting.p_min and (before is None or setting.k > before.k):
-            longest[setting.temperature] = setting
-    return {setting: pooled_acceptance(results, setting) for setting in longest.values()}
+        k, before = setting.k, longest.get(setting.temperature)
+        is_fixed = setting.drafter == "model" and not setting.p_min
+        if is_fixed and isinstance(k, int) and (before is None or k > before[0]):
+            longest[setting.temperature] = k, setting
+    return {setting: pooled(results, setting).by_position for _, setting in longest.values()}
 
 
-def pooled_acceptance(results: Results, setting: Setting) -> list[float]:
-    """Chance of each draft position over all kinds of text, given that all before it were kept."""
-    pooled = Cell("all", setting)
-    for cell in by_setting(results.cells)[setting]:
-        pooled.runs += cell.runs
-    return pooled.by_position
+def pooled(results: Results, setting: Setting) -> Cell:
+    """All runs of a setting, of whatever kind of text."""
+    return Cell("all", setting, [run for cell in by_setting(results.cells)[setting] for run in cell.runs])
 
 
 def _measured(results: Results, like: Setting, k: int) -> float | None:
@@ -231,10 +232,17 @@ def narrow(results: Results) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     for cell, row in zip(results.cells.values(), table(results), strict=True):
         worst = cell.worst
         text = "same" if worst.verdict == "same" else f"{worst.verdict} at {worst.position}"
-        drafter = f"{cell.setting.drafter} k {cell.setting.k}" + (
-            f" p {cell.setting.p_min:g}" if cell.setting.p_min else ""
+        rows.append(
+            (
+                cell.kind,
+                row[1],
+                str(cell.setting).replace("p-min", "p"),
+                row[6].removesuffix(" slower"),
+                row[8],
+                row[9],
+                text,
+            )
         )
-        rows.append((cell.kind, row[1], drafter, row[6].removesuffix(" slower"), row[8], row[9], text))
     return NARROW, rows
 
 
@@ -276,10 +284,15 @@ def as_csv(results: Results) -> str:
         lineterminator="\n",
     )
     writer.writeheader()
-    writer.writerows(
-        {**row, "accepted_per_position": " ".join(f"{a:.4f}" for a in row["accepted_per_position"])} for row in rows
-    )
+    writer.writerows({name: _in_csv(value) for name, value in row.items()} for row in rows)
     return out.getvalue()
+
+
+def _in_csv(value: Any) -> Any:
+    """Lists have blanks between, and "-" where there is no figure."""
+    if isinstance(value, list):
+        return " ".join("-" if x is None else f"{x:.4f}" for x in value)
+    return value
 
 
 def as_markdown(results: Results) -> str:

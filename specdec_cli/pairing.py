@@ -78,7 +78,7 @@ def open_pair(request: PairRequest, *, say: Say, abort: AbortFlag) -> Iterator[P
         end_tokens = target.model.end_tokens
         strict, store = make_strict(request, rule), _open_store(request, target.model, say, stack)
         opened = Pair(target, draft, NoDrafter(), rule, end_tokens, plan.tokenizers, strict, store)
-        if request.auto and not isinstance(drafter_for(opened, request.drafter, rule, request.p_min), NoDrafter):
+        if request.auto and _why_no_draft(opened) is None:
             opened = replace(opened, learned=stack.enter_context(_learned(opened, plan, request.k)))
         auto = auto_length(opened, request.drafter, request.k)
         yield replace(opened, drafter=drafter_for(opened, request.drafter, rule, request.p_min, auto), auto=auto)
@@ -102,6 +102,21 @@ def auto_length(pair: Pair, drafter: str, longest: int) -> AutoLength | None:
     if pair.learned is None:
         return None
     return AutoLength(pair.learned, longest=longest, sources=sources(drafter))
+
+
+@contextmanager
+def reopened(pair: Pair, target: ContextSettings, draft: ContextSettings | None, *, abort: AbortFlag) -> Iterator[Pair]:
+    """The same weights in contexts of their own, beside those that are open. Raises UsageError, OutOfMemory."""
+    with ExitStack() as stack:
+
+        def again(opened: OpenModel, context: ContextSettings) -> OpenModel:
+            session = stack.enter_context(LlamaSession(opened.model, context, abort=abort))
+            return replace(opened, session=session, context=context)
+
+        both = again(pair.target, target), pair.draft
+        if pair.draft is not None and draft is not None:
+            both = both[0], again(pair.draft, draft)
+        yield replace(pair, target=both[0], draft=both[1])
 
 
 def _check_offload(request: PairRequest, target: OpenModel, say: Say) -> None:
@@ -136,9 +151,16 @@ def drafter_for(pair: Pair, name: str, rule: Rule, p_min: float, turns: Turns | 
 
     Raises UsageError for one that needs a draft model where there is none.
     """
-    draft = pair.draft
-    for which, opened in (("target", pair.target), ("draft", draft)):
-        if opened is not None and not opened.session.can_rewind and name != "none":
-            return NoDrafter(f"the {which}'s memory cannot be taken back (a recurrent or hybrid model)")
-    session = draft.session if draft is not None else None
+    reason = _why_no_draft(pair)
+    if reason is not None and name != NoDrafter.name:
+        return NoDrafter(reason)
+    session = pair.draft.session if pair.draft is not None else None
     return make_drafter(name, DrafterParts(rule, pair.end_tokens, p_min, session, turns, pair.store))
+
+
+def _why_no_draft(pair: Pair) -> str | None:
+    """What keeps this pair from drafting, whoever drafts."""
+    for which, opened in (("target", pair.target), ("draft", pair.draft)):
+        if opened is not None and not opened.session.can_rewind:
+            return f"the {which}'s memory cannot be taken back (a recurrent or hybrid model)"
+    return None

@@ -3,38 +3,53 @@
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+from specdec_cli.drafters import DRAFTERS
 from specdec_cli.folders import config_folder, write_whole
 from specdec_cli.llama.build import versions
 from specdec_cli.llama.devices import gpu_devices
 from specdec_cli.machine import processor, usable_cores
+from specdec_cli.settings import CACHE_TYPE_BYTES, FlashAttention
 
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """The fastest way found. `drafter` is none where drafting does not pay; `threads` None for the usual number.
+    """The fastest way found. `drafter` is none where drafting does not pay; `threads`, the caches' types and
+    `flash_attention` are None where the usual is best.
 
     `speedup` over plain decoding and `date` are what it was measured to be, and when.
     """
 
     drafter: str
-    k: int
+    k: int | Literal["auto"]
     p_min: float
     threads: int | None
     speedup: float
     date: str
+    cache_type: str | None = None
+    cache_type_draft: str | None = None
+    flash_attention: FlashAttention | None = None
 
     def __str__(self) -> str:
         if self.drafter == "none":
-            return f"plain decoding, since no draft pays here (measured {self.date})"
+            return f"plain decoding, since no draft pays here{self._opened} (measured {self.date})"
         p_min = f", p-min {self.p_min:g}" if self.p_min else ""
-        threads = f", {self.threads} threads" if self.threads is not None else ""
-        return (
-            f"{self.drafter} k {self.k}{p_min}{threads} ({self.speedup:.2f} times plain decoding, measured {self.date})"
+        how = f"{self.drafter} k {self.k}{p_min}{self._opened}"
+        return f"{how} ({self.speedup:.2f} times plain decoding, measured {self.date})"
+
+    @property
+    def _opened(self) -> str:
+        """How contexts are opened, where that is not the usual way."""
+        parts = (
+            f"{self.threads} threads" if self.threads is not None else "",
+            f"cache {self.cache_type}" if self.cache_type is not None else "",
+            f"draft's cache {self.cache_type_draft}" if self.cache_type_draft is not None else "",
+            f"flash attention {self.flash_attention}" if self.flash_attention is not None else "",
         )
+        return "".join(f", {part}" for part in parts if part)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,23 +92,29 @@ def load_profile(key: ProfileKey) -> Profile | None:
     except (OSError, ValueError):
         return None
     profile = data.get("profile") if isinstance(data, dict) else None
-    if not isinstance(profile, dict) or profile.keys() != {field.name for field in fields(Profile)}:
+    needed = {field.name for field in fields(Profile) if field.default is MISSING}
+    if not isinstance(profile, dict) or not needed <= profile.keys() <= {field.name for field in fields(Profile)}:
         return None
     return _checked(profile)
 
 
 def _checked(data: Mapping[str, Any]) -> Profile | None:
     k, p_min, threads, speedup = data["k"], data["p_min"], data["threads"], data["speedup"]
+    caches = [data.get(name) for name in ("cache_type", "cache_type_draft")]
     is_right = (
-        data["drafter"] in ("model", "ngram", "none")
-        and type(k) is int
-        and k >= 0
+        data["drafter"] in DRAFTERS
+        and (k == "auto" or (type(k) is int and k >= 0))
         and isinstance(p_min, (int, float))
         and 0 <= p_min <= 1
         and (threads is None or (type(threads) is int and threads > 0))
         and isinstance(speedup, (int, float))
+        and all(cache is None or cache in CACHE_TYPE_BYTES for cache in caches)
+        and data.get("flash_attention") in (None, "auto", "on", "off")
     )
-    return Profile(data["drafter"], k, float(p_min), threads, float(speedup), str(data["date"])) if is_right else None
+    if not is_right:
+        return None
+    numbers = {"p_min": float(p_min), "speedup": float(speedup), "date": str(data["date"])}
+    return Profile(**{**data, **numbers})
 
 
 def save_profile(key: ProfileKey, profile: Profile) -> Path:

@@ -17,15 +17,21 @@ from cli import Done, Models, inside
 from planted import PlantedPair, write_pair
 
 from specdec_cli import bench_report
-from specdec_cli.bench import Bench, Cell, Run, Setting, Task, median_speedup, within_budget
+from specdec_cli.bench import Bench, Cell, Run, Setting, Task, longest_draft, median_speedup, within_budget
 from specdec_cli.costs import CostCurve
+from specdec_cli.course import acceptance_by_quarter, running_acceptance
+from specdec_cli.drafters import DRAFTERS
+from specdec_cli.drafters.ngram import NgramDrafter
 from specdec_cli.errors import Interrupted, UsageError
 from specdec_cli.kinds import BenchPrompt, choose, read_prompts
+from specdec_cli.learned import Learned
 from specdec_cli.llama.abort import AbortFlag
 from specdec_cli.pairing import Pair, open_pair
+from specdec_cli.pass_costs import PassCosts
 from specdec_cli.plan import PairRequest
 from specdec_cli.same import Comparison, compare
 from specdec_cli.sampling import SamplingParams
+from specdec_cli.settings import LONGEST_AUTO
 from specdec_cli.stats import RunStats
 from specdec_cli.types import Round
 
@@ -40,7 +46,15 @@ def pair_files(tmp_path_factory: pytest.TempPathFactory) -> PlantedPair:
 @pytest.fixture
 def pair(pair_files: PlantedPair) -> Iterator[Pair]:
     request = PairRequest(
-        pair_files.target, pair_files.draft, "none", 8, seed=1, sampling=PURE, threads=1, cache_type="f32", force=True
+        pair_files.target,
+        pair_files.draft,
+        "none",
+        LONGEST_AUTO,
+        seed=1,
+        sampling=PURE,
+        threads=1,
+        cache_type="f32",
+        force=True,
     )
     with open_pair(request, say=lambda _: None, abort=AbortFlag()) as opened:
         yield opened
@@ -126,6 +140,82 @@ def test_a_prediction_of_uneven_lengths_counts_each_round() -> None:
     assert cell.predicted(curve) == pytest.approx(6 / (1.6 + 1.0 + 1.2))
     with_model = replace(cell.setting, drafter="model", p_min=0.5)
     assert Cell("a", with_model, cell.runs).predicted(curve) == pytest.approx(6 / (3.8 + 0.25 * (4 + 0 + 1)))
+
+
+def test_a_drafter_that_is_no_model_is_predicted_with_the_time_it_took() -> None:
+    curve = CostCurve(0, {1: 1.0, 2: 1.2}, 0.25)
+    cell = Cell("a", Setting("other", 1, 0.0), [run_of(FIRST, Round((1,), 1, 2, draft_seconds=0.3))])
+    assert cell.predicted(curve) == pytest.approx(2 / (1.2 + 0.3))
+
+
+# --- automatic lengths, other drafters ----------------------------------------------------------------------
+
+
+def test_an_automatic_length_is_measured_like_any_other(pair: Pair) -> None:
+    clock = itertools.count()
+    costs = PassCosts({w: 1 + w / 10 for w in (1, 2, 4, 8, 17)}, longest=LONGEST_AUTO)
+    costs.set_drafting("model", 0.1, 0.1)
+    measuring = Bench(replace(pair, learned=Learned(costs)), PURE, 40, lambda: float(next(clock)))
+    settings = [Setting("model", "auto", 1.0), Setting("model", 2, 1.0), Setting("none", 0, 1.0)]
+    assert longest_draft(settings) == LONGEST_AUTO
+    list(measuring.measure(TASKS, settings, 1))
+    auto, fixed, plain = (measuring.cells["a", setting] for setting in settings)
+    assert len({len(r.drafted) for r in auto.runs[0].rounds[1:]}) > 1
+    assert auto.worst == fixed.worst == plain.worst == Comparison("same")
+    assert (plain.ratios, plain.acceptance, plain.predicted(CostCurve(0, {1: 1.0}, 0.1))) == ([1.0], None, 1.0)
+    # From each round's own length: the same sum as for any rounds.
+    curve = CostCurve(0, {w: 1 + w / 10 for w in range(1, LONGEST_AUTO + 2)}, 0.25)
+    rounds = auto.runs[0].rounds[1:]
+    seconds = sum(
+        1.1 + len(r.drafted) / 10 + 0.25 * (len(r.drafted) + (r.n_accepted == len(r.drafted) > 0)) for r in rounds
+    )
+    assert auto.predicted(curve) == pytest.approx(1.1 * sum(len(r.tokens) for r in rounds) / seconds)
+
+
+def auto_results() -> bench_report.Results:
+    found = results(1.5)
+    (cell,) = found.cells.values()
+    auto = Setting("model", "auto", 0.0)
+    plain = Setting("none", 0, 0.0)
+    cells = {
+        **found.cells,
+        ("kind0", auto): replace(cell, setting=auto, ratios=[1.6]),
+        ("kind0", plain): replace(cell, setting=plain, ratios=[2.0]),
+    }
+    return replace(found, cells=cells)
+
+
+def test_every_form_bears_an_automatic_length(tmp_path: Path) -> None:
+    found = auto_results()
+    document = bench_report.document(found)
+    assert [cell["k"] for cell in document["cells"]] == [2, "auto", 0]
+    assert [row["k"] for row in csv.DictReader(io.StringIO(bench_report.as_csv(found)))] == ["2", "auto", "0"]
+    assert "| model | auto |" in bench_report.as_markdown(found)
+    assert [row[2] for row in bench_report.narrow(found)[1]] == ["model k 2", "model k auto", "plain decoding"]
+    assert found.best() == (Setting("model", "auto", 0.0), 1.6), "plain decoding is no candidate"
+    assert "model k auto at temperature 0 is 1.60 times" in bench_report.verdict(found)[0]
+    assert {row["k"] for row in bench_report.predictions(found)} == {1, 2}
+    file = tmp_path / "auto.json"
+    file.write_text(json.dumps(document))
+    done = inside("bench", "--compare", file, file)
+    assert "model k auto" in done.out
+    assert "0 of 3 cells differ beyond noise" in done.out
+
+
+def test_acceptance_along_the_answer() -> None:
+    """Two answers of 8 and 4 tokens; the first round of each drafts nothing."""
+    first = [FIRST, Round((1, 2), 2, 3), Round((1, 2), 0, 3), Round((), 0, 3), Round((1, 2), 1, 4)]
+    second = [FIRST, Round((1,), 0, 9), Round((1,), 1, 2)]
+    assert acceptance_by_quarter([first]) == [1.0, None, 0.0, 0.5]
+    assert acceptance_by_quarter([first, second]) == [1.0, 0.0, 1 / 3, 0.5]
+    # In the order of tokens before: (1, 1 of 0), (1, 2 of 2), (2, 1 of 1), (4, 2 of 0), (6, 2 of 1); three at a time.
+    assert running_acceptance([first, second]) == [(4 / 3, 3 / 4), (7 / 3, 3 / 5), (4, 2 / 5)]
+    assert running_acceptance([[FIRST]]) == []
+    assert running_acceptance([first[:2]]) == [(1, 1.0)]
+    rounds = [FIRST, *[Round((1,), 1, 2)] * 40, *[Round((1,), 0, 2)] * 40]
+    points = running_acceptance([rounds])
+    assert (points[0], points[-1]) == ((1 + 15, 1.0), (81 + 24 + 15 / 2, 0.0))
+    assert [share for _, share in points] == sorted((share for _, share in points), reverse=True)
 
 
 def test_a_text_that_differs_without_a_tie_is_a_bug(pair: Pair) -> None:
@@ -307,6 +397,32 @@ def test_json_on_stdout_is_all_there_is(models: Models) -> None:
     assert len(json.loads(done.out)["cells"]) == 2
 
 
+def test_a_drafter_of_the_table_needs_nothing_here(
+    models: Models, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("specdec_cli.drafters.DRAFTERS", {**DRAFTERS, "mine": lambda _: NgramDrafter(least_chance=0.1)})
+    file = tmp_path / "x.json"
+    done = benched(
+        models, "--kinds", "code", "--temp", "0", "--drafter", "mine,none", "--json", file, "--plot", tmp_path / "x.svg"
+    )
+    assert done.code == 0, done.err
+    cells = json.loads(file.read_text())["cells"]
+    assert [(cell["drafter"], cell["k"]) for cell in cells] == [("mine", 1), ("mine", 3), ("none", 0)]
+    assert all(cell["same_output"] == "same" for cell in cells)
+
+
+@pytest.mark.parametrize(("columns", "is_wide"), [("80", False), ("109", False), ("110", True)])
+def test_a_pipe_gets_the_table_that_fits(
+    models: Models, monkeypatch: pytest.MonkeyPatch, columns: str, is_wide: bool
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    done = benched(models, "--kinds", "code,story", "--temp", "0")
+    assert ("per pass" in done.out) == is_wide
+    rows = done.out[: done.out.index("Speedups are")].splitlines()
+    assert len(rows) == 1 + 2 * 3
+    assert max(map(len, rows)) <= int(columns)
+
+
 def test_one_kind_needs_no_chart(models: Models) -> None:
     done = benched(models, "--kinds", "code", "--temp", "0", "--drafter", "ngram")
     assert (done.code, "Speedup of" in done.out) == (0, False), done.err
@@ -316,7 +432,8 @@ def test_one_kind_needs_no_chart(models: Models) -> None:
     ("arguments", "words"),
     [
         (("-k", "0"), "--k needs lengths of 1 or more."),
-        (("-k", "auto"), "--k cannot be 'auto'."),
+        (("-k", "1,x"), "--k cannot be '1,x'."),
+        (("-k", ","), "--k needs a length."),
         (("--temp", "hot"), "--temp cannot be 'hot'."),
         (("--drafter", "magic"), "--drafter cannot be 'magic'."),
         (("--kinds", "poems"), "There are no prompts of kind 'poems'."),
@@ -350,7 +467,8 @@ def test_without_matplotlib_a_plot_is_refused_before_anything_is_measured(
 
 def test_no_draft_and_no_time(models: Models) -> None:
     done = inside("bench", models.words, "--drafter", "model", "--threads", 1)
-    assert (done.code, "There is no draft model to measure." in done.err) == (2, True)
+    assert (done.code, "This drafter needs a draft model." in done.err) == (2, True)
+    assert "Measuring" not in done.err
 
 
 def test_a_bug_has_an_exit_code_of_its_own(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -447,3 +565,13 @@ def test_plain_decoding_alone_is_nothing_to_measure(models: Models) -> None:
     done = inside("bench", models.words, "--draft", "none")
     assert (done.code, "--draft none leaves nothing to measure" in done.err) == (2, True)
     assert "--p-min cannot be '2'." in benched(models, "--p-min", "2").err
+
+
+def test_lookup_and_model_take_turns_where_lengths_are_chosen(models: Models, tmp_path: Path) -> None:
+    file = tmp_path / "x.json"
+    done = benched(models, "--kinds", "code", "--temp", "0", "-k", "2,auto", "--json", file)
+    assert done.code == 0, done.err
+    cells = json.loads(file.read_text())["cells"]
+    settings = [(cell["drafter"], cell["k"]) for cell in cells]
+    assert settings == [("model", 2), ("ngram+model", "auto"), ("ngram", 2), ("ngram", "auto")]
+    assert all(cell["same_output"] == "same" for cell in cells)

@@ -40,6 +40,7 @@ IMPORTS = {
     "logprobs": "sampling types numpy",
     "same": "strict types verify",
     "costs": "",
+    "course": "types",
     "kinds": "errors",
     "stats": "types",
     "draft_length": "types",
@@ -65,7 +66,7 @@ IMPORTS = {
     "advice": "memory stats",
     "llama": "errors gguf settings stats types vocabulary llama_cpp numpy",
     "examine": "errors facts gguf hub llama.apart memory pick presets vocabulary",
-    "profile": "folders llama.build llama.devices machine",
+    "profile": "drafters folders llama.build llama.devices machine settings",
     "learned": "calibrate chances folders pass_costs profile settings types",
     "auto_length": "chances learned types",
     "plan": "advice errors facts fit gguf llama.build llama.devices llama.model machine memory sampling settings "
@@ -80,19 +81,21 @@ IMPORTS = {
     "answer": "advice errors stats text trace types ui.view",
     "running": "answer chat draft_length engine pairing prompts stats text trace ui.view",
     "document": "llama.build pairing running trace types numpy",
-    "bench": "costs draft_length drafters.none engine errors pairing same sampling stats types verify",
+    "bench": "costs draft_length drafters.none engine errors pairing same sampling settings stats types verify",
     "audit": "bench chance draft_length drafters drafters.none engine law pairing rejection rules same sampling types "
     "verify numpy",
     "audit_report": "audit",
-    "bench_report": "bench costs",
-    "plot": "bench bench_report errors ui.clean matplotlib",
+    "bench_report": "bench costs course",
+    "plot": "bench bench_report course errors ui.clean matplotlib",
+    "tune": "bench errors llama.abort pairing settings",
     "bench_compare": "errors",
     "replay": "costs errors",
-    "commands": "advice audit audit_report bench bench_compare bench_report chat costs derive document errors fit "
-    "guard hub interrupt inventory kinds llama.abort llama.devices llama.grammar llama.log "
-    "llama.model llama.quantize machine pairing plan plot presets profile prompts pull replay resolve "
-    "rules running sampling settings store trace ui.check_report ui.clean ui.make ui.progress "
-    "ui.ratios ui.silent ui.steps ui.table ui.terminal ui.view ui.words vocab_check vocabulary typer",
+    "commands": "advice audit audit_report bench bench_compare bench_report chat costs derive document drafters "
+    "errors fit guard hub interrupt inventory kinds llama.abort llama.devices llama.grammar "
+    "llama.log llama.model llama.quantize machine pairing plan plot presets profile prompts pull "
+    "replay resolve rules running sampling settings store trace tune ui.check_report ui.clean "
+    "ui.make ui.progress ui.ratios ui.silent ui.steps ui.table ui.terminal ui.view ui.words "
+    "vocab_check vocabulary typer",
     "app": "commands.audit commands.bench commands.check commands.files commands.plan commands.presets "
     "commands.pull commands.replay commands.run errors ui.clean typer",
     "__main__": "app",
@@ -113,7 +116,7 @@ DOORS = {
 
 CORE = (
     *("engine", "verify", "same", "costs", "rejection", "chance", "strict", "law", "history", "sampling", "noise"),
-    *("logprobs", "drafters", "draft_length", "stats", "text", "types"),
+    *("logprobs", "drafters", "draft_length", "stats", "text", "types", "course"),
 )
 OUTSIDE = {"llama", "ui", "presets", "commands", "app", "chat", "trace", "running", "pairing", "hub"}
 

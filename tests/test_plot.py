@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from specdec_cli.bench import Cell, Run, Setting
+from specdec_cli.bench import Cell, Length, Run, Setting
 from specdec_cli.bench_report import Results
 from specdec_cli.costs import CostCurve
 from specdec_cli.errors import UsageError
@@ -23,9 +23,10 @@ WIDEST = 9
 USUAL = [Setting("model", k, t) for t in (0.0, 0.7) for k in (1, 2, 4)] + [Setting("ngram", 8, 0.0)]
 
 
-def run_of(k: int, kept: Sequence[int]) -> Run:
+def run_of(k: Length, kept: Sequence[int]) -> Run:
     stats, rounds = RunStats(), [Round((), 0, 7, seconds=1.0)]
-    rounds += [Round(tuple(range(k)), min(n, k), 3, seconds=1.5) for n in kept]
+    lengths = [k if isinstance(k, int) else 1 + i % 5 for i in range(len(kept))]
+    rounds += [Round(tuple(range(m)), min(n, m), 3, seconds=1.5) for m, n in zip(lengths, kept, strict=True)]
     for round_ in rounds:
         stats.add(round_)
     return Run(tuple(token for r in rounds for token in r.tokens), tuple(rounds), stats)
@@ -72,6 +73,9 @@ def test_an_svg_says_what_it_shows(tmp_path: Path) -> None:
         "ngram, temperature 0",
         "predicted",
         "position in the draft",
+        "Acceptance along the answer, longest drafts",
+        "Acceptance along the answer, ngram k 8 at temperature 0",
+        "ngram, temperature 0, k 8",
         "tokens in the pass",
         "after 100 tokens",
         "after 900 tokens",
@@ -99,17 +103,19 @@ def test_each_line_has_its_points(tmp_path: Path) -> None:
     """Measured for every k that was, predicted for each up to the largest, and no chance where nothing was tried."""
     write_plot(results(settings=[Setting("model", k, 0.0) for k in (1, 4)], kept=(0, 1)), tmp_path / "x.svg")
     lines = lines_of(tmp_path / "x.svg")
-    in_a_legend = [(False, 3)] * 3
+    in_a_legend = [(False, 3)] * 5
     assert sorted((dashed, points) for color, dashed, points in lines if color == "#0072b2") == sorted(
         [
             *[(False, 2)] * 2,  # ranges at 1 and 4
             *[(False, 2), (True, 4)],  # measured, predicted
             (False, 2),  # the first position held once in two, the second never
+            (False, 3),  # along the answers: four rounds, two at a time
+            (False, 2),  # along the answer of the first kind: two rounds, one at a time
             *[(False, WIDEST), (True, 2)],
             *in_a_legend,
         ]
     )
-    spines = 2 * 4
+    spines = 2 * 6
     assert lines.count(("#000000", False, 2)) == spines + 1, "the line at 1"
 
 
@@ -177,11 +183,14 @@ def test_names_are_data(tmp_path: Path) -> None:
         results(["own"], [Setting("model", 2, 0.0, 0.5)]),
         results(["own"], [Setting("ngram", 20, 0.0)]),
         results(["own"], kept=()),
+        results(settings=[Setting("model", k, 0.0) for k in (2, "auto")] + [Setting("none", 0, 0.0)]),
+        results(["own"], [Setting("ngram", "auto", 0.0)]),
+        results(["own"], [Setting("none", 0, 0.0)], kept=()),
         results(
             settings=[Setting(d, k, t, p) for d in ("model", "ngram") for k in (1, 8) for t in (0, 1) for p in (0, 0.5)]
         ),
     ],
-    ids=["one ngram", "p-min", "no width for it", "nothing drafted", "many"],
+    ids=["one ngram", "p-min", "no width for it", "nothing drafted", "auto", "auto alone", "plain alone", "many"],
 )
 def test_whatever_was_measured_can_be_drawn(tmp_path: Path, found: Results) -> None:
     with warnings.catch_warnings():
@@ -198,6 +207,14 @@ def test_a_users_own_style_changes_nothing(tmp_path: Path, monkeypatch: pytest.M
     write_plot(results(), tmp_path / "b.svg")
     assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
     assert matplotlib.rcParams["font.size"] == 20.0
+
+
+def test_an_automatic_length_is_a_level_line(tmp_path: Path) -> None:
+    settings = [Setting("model", 1, 0.0), Setting("model", 4, 0.0), Setting("model", "auto", 0.0)]
+    found = drawn(tmp_path, results(settings=[*settings, Setting("none", 0, 0.0)]))
+    assert {"model, temperature 0", "model, temperature 0, k auto", "none, temperature 0"} <= set(found)
+    level = ("#0072b2", True, 2)
+    assert lines_of(tmp_path / "x.svg").count(level) == 1 + 1, "the line and its legend"
 
 
 @pytest.mark.parametrize("name", ["x", "x.gif", "svg", "-", ".svg"])

@@ -20,6 +20,29 @@ def test_a_profile_comes_back_as_it_was() -> None:
     assert json.loads(file.read_text())["key"]["target"] == ["t.gguf", 100]
 
 
+def test_one_of_before_caches_were_tuned_is_read() -> None:
+    """Its fields are those up to the date."""
+    file = save_profile(KEY, PROFILE)
+    data = json.loads(file.read_text())
+    for name in ("cache_type", "cache_type_draft", "flash_attention"):
+        assert data["profile"].pop(name) is None
+    file.write_text(json.dumps(data))
+    assert load_profile(KEY) == PROFILE
+    del data["profile"]["date"]
+    file.write_text(json.dumps(data))
+    assert load_profile(KEY) is None
+
+
+def test_what_is_opened_otherwise_is_said() -> None:
+    tuned = replace(PROFILE, k="auto", cache_type="q8_0", cache_type_draft="bf16", flash_attention="off")
+    save_profile(KEY, tuned)
+    assert load_profile(KEY) == tuned
+    words = "1 threads, cache q8_0, draft's cache bf16, flash attention off"
+    assert str(tuned) == f"model k auto, p-min 0.5, {words} (1.25 times plain decoding, measured 2026-01-01)"
+    plain = Profile("none", 0, 0.0, None, 1.0, "2026-01-01", "bf16")
+    assert str(plain) == "plain decoding, since no draft pays here, cache bf16 (measured 2026-01-01)"
+
+
 @pytest.mark.parametrize(
     "other",
     [
@@ -45,6 +68,10 @@ def test_it_is_for_nothing_else(other: ProfileKey) -> None:
         {"threads": 0},
         {"speedup": "fast"},
         {"more": 1},
+        {"k": "many"},
+        {"cache_type": "q7"},
+        {"cache_type_draft": 8},
+        {"flash_attention": True},
     ],
 )
 def test_a_file_that_is_no_profile_is_none(change: dict[str, object]) -> None:
@@ -84,6 +111,19 @@ def test_run_uses_a_profile_says_so_and_writes_the_same(models: Models) -> None:
     assert left.document["settings"]["k"] == before.document["settings"]["k"]
 
 
+def test_run_opens_the_caches_of_a_profile(models: Models) -> None:
+    tuned = replace(PROFILE, cache_type="f32", cache_type_draft="q8_0", flash_attention="on")
+    save_profile(key_for(models.words, models.draft), tuned)
+    done = with_draft(models)
+    assert "threads, cache f32, draft's cache q8_0, flash attention on (1.25 times" in done.err
+    names = ("cache_type", "cache_type_draft", "flash_attention")
+    assert [done.document["settings"][name] for name in names] == ["f32", "q8_0", "on"]
+    given = with_draft(models, "--kv", "f16", "--kv-draft", "bf16", "--flash-attn", "auto").document["settings"]
+    assert [given[name] for name in names] == ["f16", "bf16", "auto"], "what is given comes first"
+    left = with_draft(models, "--no-profile").document["settings"]
+    assert [left[name] for name in names] == ["f16", "f16", "auto"]
+
+
 def test_a_draft_that_does_not_pay_is_not_loaded(models: Models) -> None:
     save_profile(key_for(models.words, models.draft), Profile("none", 0, 0.0, None, 1.0, "2026-01-01"))
     plain = with_draft(models)
@@ -116,4 +156,6 @@ def test_tune_finds_keeps_and_tells(models: Models, tmp_path: Path) -> None:
     else:
         assert profile.drafter == "none"
     assert "Trying 1 and 2 threads" in done.err
+    assert ("Trying draft's cache bf16, draft's cache q8_0" in done.err) == (profile.drafter == "model")
+    assert (profile.cache_type, profile.flash_attention) == (None, None), "the target's stay as they are"
     assert f"Tuned for this pair: {profile}" in with_draft(models).err

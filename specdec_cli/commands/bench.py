@@ -17,28 +17,27 @@ import typer
 from specdec_cli.commands.chatting import stoppable
 from specdec_cli.commands.options import find, layers, numbers, quantize, say, whole_numbers, words
 from specdec_cli.commands.pull import offer_to_pull
+from specdec_cli.commands.tuning import MEASURED_SHARE, Tuning, fastest, keep
 from specdec_cli.errors import Interrupted, TextDiffers, UsageError
 from specdec_cli.guard import guard_terminal
 from specdec_cli.interrupt import raise_on_sigterm
+from specdec_cli.settings import AUTO
 
 if TYPE_CHECKING:
-    from specdec_cli.bench import Bench, Setting, Task
+    from specdec_cli.bench import Bench, Length, Setting, Task
     from specdec_cli.bench_report import Results
     from specdec_cli.costs import CostCurve
     from specdec_cli.kinds import BenchPrompt
     from specdec_cli.pairing import Pair
     from specdec_cli.plan import PairRequest
-    from specdec_cli.profile import Profile
     from specdec_cli.resolve import Resolved
     from specdec_cli.ui.terminal import Terminal
 
 SEED = 1
 USUAL_LENGTHS = (1, 2, 4, 8)
 WIDE = 110
-"""Columns that the whole table takes."""
+"""Columns that the whole table takes; a pipe has as many as COLUMNS says, or 80."""
 TUNED_P_MINS = (0.0, 0.5)
-TUNED_TASKS = 3
-"""Prompts on which numbers of threads are tried."""
 
 _WHAT = "What is measured"
 _HOW = "GPU, memory, threads"
@@ -57,11 +56,20 @@ def bench(
     ] = None,
     drafter: Annotated[
         str | None,
-        typer.Option(help="Who drafts, with commas: model, ngram (both, if there is a draft).", rich_help_panel=_WHAT),
+        typer.Option(
+            help="Who drafts, with commas: model, ngram ... (the draft, if there is one, and ngram); none is plain "
+            "decoding once more.",
+            rich_help_panel=_WHAT,
+        ),
     ] = None,
     k: Annotated[
         str | None,
-        typer.Option("-k", "--k", help="Draft lengths, with commas (1,2,4,8 and the preset's).", rich_help_panel=_WHAT),
+        typer.Option(
+            "-k",
+            "--k",
+            help="Draft lengths, with commas, numbers or auto (1,2,4,8 and the preset's).",
+            rich_help_panel=_WHAT,
+        ),
     ] = None,
     temp: Annotated[
         str | None, typer.Option(help="Temperatures, with commas (0 and the preset's).", rich_help_panel=_WHAT)
@@ -85,7 +93,21 @@ def bench(
     budget: Annotated[float, typer.Option(min=0.1, help="Minutes it may take, about.", rich_help_panel=_WHAT)] = 10.0,
     tune: Annotated[
         bool,
-        typer.Option("--tune", help="Find the fastest setting and keep it: run uses it then.", rich_help_panel=_WHAT),
+        typer.Option(
+            "--tune",
+            help="Find the fastest drafter, lengths, --p-min, threads and --kv-draft, and keep them: run uses them "
+            "then. None of these changes what the target says.",
+            rich_help_panel=_WHAT,
+        ),
+    ] = False,
+    tune_kv: Annotated[
+        bool,
+        typer.Option(
+            "--tune-kv",
+            help="As --tune, and try the target's --kv and --flash-attn: only what left the text of every prompt tried "
+            "the same is taken, but other texts may still differ from those of an f16 cache.",
+            rich_help_panel=_WHAT,
+        ),
     ] = False,
     ctx: Annotated[int | None, typer.Option(min=0, help="Context in tokens.", rich_help_panel=_HOW)] = None,
     kv: Annotated[str, typer.Option(help="Type of the target's cache.", rich_help_panel=_HOW)] = "f16",
@@ -122,9 +144,10 @@ def bench(
         return _compare(*compare)
     if model is None:
         raise UsageError("No model was named.", hint="Give a preset's name or a GGUF file.")
+    tune = tune or tune_kv
     guard_terminal()
     raise_on_sigterm()
-    from specdec_cli.bench import Bench
+    from specdec_cli.bench import Bench, longest_draft
     from specdec_cli.kinds import SHIPPED, choose, read_prompts
     from specdec_cli.llama.abort import AbortFlag
     from specdec_cli.pairing import open_pair
@@ -152,14 +175,14 @@ def bench(
     files = resolve(model, draft, quantize, find, say)
     sampling = files.preset.sampling if files.preset is not None else SamplingParams()
     temperatures = numbers(temp, "--temp") or sorted({sampling.temperature} | (set() if tune else {0.0}))
-    ks = whole_numbers(k, "--k") if k is not None else _usual_lengths(files)
+    ks = _lengths(k) if k is not None else _usual_lengths(files)
     p_mins = numbers(p_min, "--p-min") or _usual_p_mins(files, tune)
     settings = _settings(files, words(drafter), ks, temperatures, p_mins)
     request = PairRequest(
         target=files.target,
         draft=files.draft,
         drafter="none",
-        k=max(setting.k for setting in settings),
+        k=longest_draft(settings),
         seed=SEED,
         sampling=replace(sampling, temperature=temperatures[0]),
         gpu_layers=layers(ngl, "--ngl"),
@@ -169,28 +192,53 @@ def bench(
         n_ctx=ctx,
         threads=threads,
         force=True,
+        auto=any(setting.k == AUTO for setting in settings),
     )
-    abort = AbortFlag()
+    abort, began = AbortFlag(), time.perf_counter()
     with stoppable(abort), open_pair(request, say=say, abort=abort) as pair:
         tasks = as_tasks(pair, chosen, n)
         measuring = Bench(pair, sampling, n, time.perf_counter)
+        measuring.check(settings)
         curves = _curves(measuring, pair, tasks, [len(tasks[0].ids) + n // 2, *fills], request.k, temperatures[0])
-        is_whole = _measure(measuring, tasks, settings, repeats, 60 * budget)
+        is_whole = _measure(measuring, tasks, settings, repeats, 60 * budget * (MEASURED_SHARE if tune else 1))
         abort.clear()
         results = _results(measuring, curves, facts_of(pair, request, {"max_tokens": n, "repeats": repeats}))
-        tuned = tune and is_whole
-        profile = _fastest(measuring, tasks, results, pair.target.context.threads) if tuned else None
+        profile = None
+        if tune and is_whole:
+            try:
+                profile = fastest(
+                    Tuning(pair, sampling, n, abort, began + 60 * budget, tune_kv), measuring, tasks, results
+                )
+            except (KeyboardInterrupt, Interrupted):
+                say("Stopped while tuning: nothing is kept.")
+                is_whole = False
     _report(results, outputs, plot_file)
     if not is_whole:
         raise Interrupted(signal.SIGINT)
     if profile is not None:
-        _keep(profile, files, model, draft)
+        keep(profile, files, model, draft)
     return None
 
 
-def _usual_lengths(files: "Resolved") -> list[int]:
+def _lengths(text: str) -> "list[Length]":
+    """Draft lengths between commas. Raises UsageError."""
+    if not words(text):
+        raise UsageError("--k needs a length.", hint="Give numbers with commas, or auto.")
+    found: list[Length] = [AUTO if word == AUTO else _length(word, text) for word in words(text)]
+    return list(dict.fromkeys(found))
+
+
+def _length(word: str, text: str) -> int:
+    if not word.isdecimal():
+        raise UsageError(f"--k cannot be {text!r}.", hint="Give whole numbers with commas, such as 1,2,4, or auto.")
+    if int(word) < 1:
+        raise UsageError("--k needs lengths of 1 or more.", hint="Plain decoding is always measured beside them.")
+    return int(word)
+
+
+def _usual_lengths(files: "Resolved") -> "list[Length]":
     own = files.preset.k if files.preset is not None else None
-    return sorted({*USUAL_LENGTHS, own or USUAL_LENGTHS[0]})
+    return [*sorted({*USUAL_LENGTHS, own or USUAL_LENGTHS[0]}), AUTO]
 
 
 def _usual_p_mins(files: "Resolved", tune: bool) -> list[float]:
@@ -198,64 +246,40 @@ def _usual_p_mins(files: "Resolved", tune: bool) -> list[float]:
     return sorted({own, *TUNED_P_MINS}) if tune else [own]
 
 
-def _fastest(measuring: "Bench", tasks: "Sequence[Task]", results: "Results", threads: int) -> "Profile":
-    """The best setting measured, plain decoding where none pays, and the number of threads it likes best."""
-    from specdec_cli.bench import plain_like
-    from specdec_cli.bench_report import PAYS
-    from specdec_cli.profile import Profile
-
-    setting, speedup = results.best()
-    if speedup < PAYS:
-        setting, speedup = plain_like(setting), 1.0
-    candidates = sorted({threads, max(threads // 2, 1)})
-    say(f"Trying {' and '.join(map(str, candidates))} threads ...")
-    best = measuring.fastest_threads(tasks[:TUNED_TASKS], setting, candidates, 2) if len(candidates) > 1 else threads
-    date = datetime.now().date().isoformat()
-    return Profile(setting.drafter, setting.k, setting.p_min, None if best == threads else best, speedup, date)
-
-
-def _keep(profile: "Profile", files: "Resolved", model: str, draft: str | None) -> None:
-    from specdec_cli.profile import key_for, save_profile
-
-    given = f" --draft {shlex.quote(draft)}" if draft is not None else ""
-    p_min = f" --p-min {profile.p_min:g}" if profile.p_min else ""
-    threads = f" --threads {profile.threads}" if profile.threads is not None else ""
-    how = {
-        "none": " --draft none",
-        "ngram": f" --draft ngram -k {profile.k}",
-        "model": f"{given} -k {profile.k}{p_min}",
-    }
-    print(f"\nFastest: specdec run {shlex.quote(model)}{how[profile.drafter]}{threads}")
-    try:
-        file = save_profile(key_for(files.target, files.draft), profile)
-    except OSError as error:
-        raise UsageError(
-            f"The profile cannot be written: {error.strerror}.", hint="Set SPECDEC_CONFIG to a folder that can."
-        ) from error
-    say(f"Kept in {file}: specdec run {shlex.quote(model)}{given} uses it from now on (--no-profile does not).")
-
-
 def _settings(
-    files: "Resolved", drafters: list[str], ks: list[int], temperatures: list[float], p_mins: list[float]
+    files: "Resolved", drafters: list[str], ks: "list[Length]", temperatures: list[float], p_mins: list[float]
 ) -> "list[Setting]":
-    """Every combination; lookup in the text, unless asked for, only with the longest drafts, which cost it nothing."""
+    """Every combination. Who needs no draft model has no use for --p-min, and, unless asked for, is measured only with
+    the longest drafts, which cost it nothing. Where lengths are chosen, lookup takes turns with a draft model, as in
+    `run`."""
     from specdec_cli.bench import Setting
+    from specdec_cli.drafters import DRAFTERS, sources
+    from specdec_cli.resolve import DRAFTER_NAMES
 
-    if not all(key > 0 for key in ks) or not ks:
-        raise UsageError("--k needs lengths of 1 or more.", hint="Plain decoding is always measured beside them.")
-    wanted = drafters or (["model", "ngram"] if files.draft is not None else ["ngram"])
-    unknown = set(wanted) - {"model", "ngram"}
+    unknown = [name for name in drafters if not all(source in DRAFTERS for source in sources(name))]
     if unknown:
-        raise UsageError(f"--drafter cannot be {min(unknown)!r}.", hint="Use model, ngram or both: model,ngram.")
-    if "model" in wanted and files.draft is None:
-        raise UsageError("There is no draft model to measure.", hint="Give one with --draft, or use --drafter ngram.")
+        raise UsageError(
+            f"--drafter cannot be {unknown[0]!r}.",
+            hint=f"Use one or more of {', '.join(DRAFTERS)}, with commas, or ngram+model for both by turns.",
+        )
     found = []
     for temperature in temperatures:
-        if "model" in wanted:
-            found += [Setting("model", k, temperature, p_min) for p_min in p_mins for k in ks]
-        if "ngram" in wanted:
-            found += [Setting("ngram", k, temperature) for k in (ks if drafters else [max(ks)])]
-    return found
+        for name in drafters or [*([files.drafter] if files.draft is not None else []), "ngram"]:
+            if name == "none":
+                found.append(Setting(name, 0, temperature))
+            elif name in DRAFTER_NAMES:
+                found += [Setting(name, k, temperature) for k in (ks if drafters else _longest(ks))]
+            else:
+                # What decides on lengths by itself needs no second threshold.
+                found += [Setting(name, k, temperature, p) for p in p_mins for k in ks if k != AUTO]
+                if AUTO in ks:
+                    found.append(Setting(name if drafters else f"ngram+{name}", AUTO, temperature, p_mins[0]))
+    return list(dict.fromkeys(found))
+
+
+def _longest(ks: "list[Length]") -> "list[Length]":
+    numbers = [k for k in ks if isinstance(k, int)]
+    return [*([max(numbers)] if numbers else []), *(k for k in ks if k == AUTO)]
 
 
 def as_tasks(pair: "Pair", prompts: "Sequence[BenchPrompt]", n: int) -> "list[Task]":
@@ -391,7 +415,7 @@ def _report(results: "Results", outputs: dict[str, Path | None], plot_file: Path
             say(f"Written: {file}")
     if not on_stdout:
         terminal = Terminal(sys.stdout, os.environ)
-        is_narrow = terminal.is_tty and terminal.size()[0] < WIDE
+        is_narrow = terminal.size()[0] < WIDE
         headers, rows = (
             bench_report.narrow(results) if is_narrow else (bench_report.HEADERS, bench_report.table(results))
         )

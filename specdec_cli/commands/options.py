@@ -9,16 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from specdec_cli.errors import Interrupted, UsageError
+from specdec_cli.settings import AUTO
 from specdec_cli.ui.clean import printable
 
 if TYPE_CHECKING:
     from specdec_cli.presets import HubFile
 
 JsonOpt = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout and nothing else there.")]
-
-
-AUTO = "auto"
-"""Draft length by measured cost."""
 
 
 def draft_length(text: str) -> int | None:

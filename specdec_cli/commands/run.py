@@ -16,11 +16,12 @@ import typer
 
 from specdec_cli.commands import sampling_options as more
 from specdec_cli.commands.chatting import chat, stoppable
-from specdec_cli.commands.options import AUTO, JsonOpt, draft_length, find, layers, quantize, say
+from specdec_cli.commands.options import JsonOpt, draft_length, find, layers, quantize, say
 from specdec_cli.commands.pull import offer_to_pull
 from specdec_cli.errors import UsageError
 from specdec_cli.guard import guard_terminal
 from specdec_cli.interrupt import raise_on_sigterm
+from specdec_cli.settings import AUTO
 
 if TYPE_CHECKING:
     from specdec_cli.pairing import Pair
@@ -179,14 +180,17 @@ def run(
         ),
     ] = False,
     flash_attn: Annotated[
-        Literal["auto", "on", "off"], typer.Option(help="Flash attention: auto, on or off.", rich_help_panel=_PLACEMENT)
-    ] = "auto",
+        Literal["auto", "on", "off"] | None,
+        typer.Option(help="Flash attention: auto, on or off (auto).", rich_help_panel=_PLACEMENT),
+    ] = None,
     kv: Annotated[
-        str, typer.Option(help="Type of the target's cache: f16, q8_0, q4_0 ...", rich_help_panel=_PLACEMENT)
-    ] = "f16",
+        str | None,
+        typer.Option(help="Type of the target's cache: f16, q8_0, q4_0 ... (f16).", rich_help_panel=_PLACEMENT),
+    ] = None,
     kv_draft: Annotated[
-        str, typer.Option(help="Type of the draft's cache; 4 bits halve acceptance.", rich_help_panel=_PLACEMENT)
-    ] = "f16",
+        str | None,
+        typer.Option(help="Type of the draft's cache; 4 bits halve acceptance (f16).", rich_help_panel=_PLACEMENT),
+    ] = None,
     ctx: Annotated[
         int | None,
         typer.Option(
@@ -273,7 +277,7 @@ def run(
         profile = _profile(files) if profiled and draft not in DRAFTER_NAMES else None
         if profile is not None:
             files = _as_tuned(files, profile)
-            fixed_k = profile.k if fixed_k is None else fixed_k
+            fixed_k = _tuned_length(profile) if fixed_k is None else fixed_k
         is_auto = fixed_k is None
         with stoppable(abort):
             if system is None and not raw and files.preset is not None:
@@ -283,7 +287,7 @@ def run(
                 draft=files.draft,
                 drafter="ngram+model" if is_auto and look_up and files.drafter == "model" else files.drafter,
                 k=min(LONGEST_AUTO, max((ubatch or batch) - 1, 1)) if fixed_k is None else fixed_k,
-                auto=is_auto,
+                auto=is_auto and files.drafter != "none",
                 seed=_first(seed, secrets.randbits(32)),
                 sampling=_sampling(
                     files.preset,
@@ -321,9 +325,9 @@ def run(
                 require_gpu=require_gpu,
                 mmap=mmap,
                 mlock=mlock,
-                flash_attention=flash_attn,
-                cache_type=kv,
-                cache_type_draft=kv_draft,
+                flash_attention=_first(flash_attn, profile.flash_attention if profile else None, "auto"),
+                cache_type=_first(kv, profile.cache_type if profile else None, "f16"),
+                cache_type_draft=_first(kv_draft, profile.cache_type_draft if profile else None, "f16"),
                 n_ctx=ctx,
                 n_ctx_draft=ctx_draft,
                 n_batch=batch,
@@ -379,9 +383,14 @@ def _profile(files: "Resolved") -> "Profile | None":
 
 def _as_tuned(files: "Resolved", profile: "Profile") -> "Resolved":
     """A draft model that does not pay is not loaded."""
-    if profile.drafter == "model":
-        return files
-    return replace(files, drafter=profile.drafter, draft=None)
+    from specdec_cli.resolve import DRAFTER_NAMES
+
+    needs_file = profile.drafter not in DRAFTER_NAMES
+    return replace(files, drafter=profile.drafter, draft=files.draft if needs_file else None)
+
+
+def _tuned_length(profile: "Profile | None") -> int | None:
+    return profile.k if profile is not None and isinstance(profile.k, int) else None
 
 
 def _raw_ids(pair: "Pair", text: str, system: str | None, raw: bool) -> list[int]:
