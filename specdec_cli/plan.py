@@ -146,6 +146,7 @@ def _contexts(
         threads=_threads(request.threads_draft, threads, say),
         cache_type=request.cache_type_draft,
         max_rows=1,
+        max_back=target.n_back,
     )
     return target, draft
 
