@@ -1,5 +1,6 @@
 """Opening a target and its draft as planned: sessions, the rule, the drafter."""
 
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -13,6 +14,7 @@ from specdec_cli.llama.model import LlamaModel
 from specdec_cli.llama.session import LlamaSession
 from specdec_cli.memory import ModelFacts
 from specdec_cli.plan import PairRequest, Say, make_plan
+from specdec_cli.rewind_cost import CERTAIN, rewind_cost
 from specdec_cli.rules import check_rule, make_rule, make_strict
 from specdec_cli.settings import ContextSettings, ModelSettings
 from specdec_cli.strict import Strict
@@ -32,7 +34,8 @@ class OpenModel:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Everything that generating needs. `tokenizers` is the check's verdict, None without a draft."""
+    """Everything that generating needs. `tokenizers` is the check's verdict, None without a draft; `held_back` says why
+    these models' memories forbid drafting."""
 
     target: OpenModel
     draft: OpenModel | None
@@ -41,6 +44,7 @@ class Pair:
     end_tokens: frozenset[int]
     tokenizers: str | None
     strict: Strict | None = None
+    held_back: str | None = None
 
 
 @contextmanager
@@ -61,7 +65,9 @@ def open_pair(request: PairRequest, *, say: Say, abort: AbortFlag) -> Iterator[P
         _check_offload(request, target, say)
         rule = make_rule(request, target.model, plan.n_shared, stack)
         end_tokens = target.model.end_tokens
-        opened = Pair(target, draft, NoDrafter(), rule, end_tokens, plan.tokenizers, make_strict(request, rule))
+        held_back = _held_back(request, target, draft, say)
+        strict = make_strict(request, rule)
+        opened = Pair(target, draft, NoDrafter(), rule, end_tokens, plan.tokenizers, strict, held_back)
         yield replace(opened, drafter=drafter_for(opened, request.drafter, rule, request.p_min))
 
 
@@ -83,13 +89,41 @@ def _open(
     return OpenModel(model, session, facts, context)
 
 
+def _held_back(request: PairRequest, target: OpenModel, draft: OpenModel | None, say: Say) -> str | None:
+    """Why nothing can be drafted with these memories, None if something can; notes tell how recurrent ones go back."""
+    if request.drafter == "none" or request.k == 0:
+        return None
+    for which, opened in (("target", target), ("draft", draft)):
+        if opened is not None and not opened.session.can_rewind:
+            return f"the {which}'s memory cannot be taken back (a recurrent or hybrid model)"
+    reason = _costs_too_much(request, target, say)
+    if reason is None and draft is not None and draft.session.rewind.name == "checkpoints":
+        say("The draft has recurrent layers: rejected tokens are taken back by checkpoints of their state.")
+    return reason
+
+
+def _costs_too_much(request: PairRequest, target: OpenModel, say: Say) -> str | None:
+    """Measured where a rejection costs a target something, that is, where it only goes back to checkpoints."""
+    session = target.session
+    if session.rewind.name == "snapshots":
+        say("The target has recurrent layers: rejected tokens are taken back by snapshots of their state.")
+    if session.rewind.name != "checkpoints":
+        return None
+    cost = rewind_cost(session, request.k, time.perf_counter)
+    if cost is not None and cost.speedup(CERTAIN) < 1:
+        return f"going back to checkpoints costs this target more than drafts can save: {cost}"
+    say(
+        "The target has recurrent layers: after a rejection it goes back to a checkpoint of their state and evaluates "
+        f"accepted tokens again{f' ({cost})' if cost is not None else ''}."
+    )
+    return None
+
+
 def drafter_for(pair: Pair, name: str, rule: Rule, p_min: float) -> Drafter:
-    """The drafter of this name for an open pair; none, with the reason, where memory cannot be taken back.
+    """The drafter of this name for an open pair; none, with the reason, where memories forbid it.
 
     Raises UsageError for one that needs a draft model where there is none.
     """
-    draft = pair.draft
-    for which, opened in (("target", pair.target), ("draft", draft)):
-        if opened is not None and not opened.session.can_rewind and name != "none":
-            return NoDrafter(f"the {which}'s memory cannot be taken back (a recurrent or hybrid model)")
-    return DRAFTERS[name](DrafterParts(rule, pair.end_tokens, p_min, draft.session if draft is not None else None))
+    if pair.held_back is not None and name != "none":
+        return NoDrafter(pair.held_back)
+    return DRAFTERS[name](DrafterParts(rule, pair.end_tokens, p_min, pair.draft.session if pair.draft else None))

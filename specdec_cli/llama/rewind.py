@@ -3,11 +3,11 @@
 Keys and values of attention can be cropped anywhere. A recurrent layer has one state, which each token changes for
 good: what it was before must have been kept. llama.cpp has two means (llama-memory-recurrent.cpp):
 
-- `n_rs_seq` snapshots: a pass leaves the states after each of its last tokens, and one removal after it may choose among
-  them. Only some architectures do (llama-arch.cpp, llm_arch_supports_rs_rollback); others silently keep none. A pass
-  of w tokens leaves w of them whatever was asked for: further back lie stale ones, which llama.cpp hands out unasked.
-- sequences: a copied sequence shares the state of the first, and the next pass writes its own elsewhere. A checkpoint is
-  such a copy: it moves no bytes, costs the memory of one state, and stands only where a pass ended.
+- `n_rs_seq` snapshots: a pass leaves the states after each of its last tokens, and one removal after it may choose
+  among them. Only some architectures do (llama-arch.cpp, llm_arch_supports_rs_rollback); others silently keep none. A
+  pass of w tokens leaves w of them, however many are kept: the others are stale, and llama.cpp hands them out unasked.
+- sequences: a copied sequence shares the state of the first, and the next pass writes its own elsewhere. Such a copy is
+  a checkpoint: it moves no bytes, costs the memory of one state, and stands only where a pass ended.
 
 Attention layers of a hybrid need no copies: they are cropped to where the state is.
 """
@@ -30,9 +30,8 @@ class Rewind(Protocol):
     @property
     def name(self) -> str: ...
 
-    @property
-    def merges(self) -> int:
-        """At most so many tokens without wanted logits are better evaluated in one pass with those that follow."""
+    def merges(self, n: int) -> int:
+        """With `n` tokens in memory, at most so many without wanted logits go into one pass with those that follow."""
         ...
 
     def before(self, n: int, n_wanted: int) -> None:
@@ -88,11 +87,13 @@ class _Plain:
     """Nothing has to be kept."""
 
     name = ""
-    merges = 0
 
     def __init__(self, memory: Any, settings: ContextSettings) -> None:
         self._memory = memory
         self._settings = settings
+
+    def merges(self, n: int) -> int:  # noqa: ARG002  (the protocol's names)
+        return 0
 
     def before(self, n: int, n_wanted: int) -> None:
         pass
@@ -165,8 +166,11 @@ class Checkpoints(_Plain):
         self._landmark, *self._ring = range(1, 1 + settings.n_checkpoints)
         self._verifies = settings.max_rows > 1
         self._spacing = 1 if self._verifies else -(-settings.n_back // len(self._ring))
-        self.merges = settings.n_back + 1 if self._verifies else 0
         self._at: dict[int, int] = {}  # where they stand, by sequence
+
+    def merges(self, n: int) -> int:
+        """After a rejection the accepted tokens, instead of a pass of their own; for there a checkpoint stands."""
+        return self._settings.n_back + 1 if self._verifies and n in self._at.values() else 0
 
     def before(self, n: int, n_wanted: int) -> None:
         if self._verifies and n_wanted == 1:  # what was emitted is not taken back
@@ -176,7 +180,7 @@ class Checkpoints(_Plain):
             self._save(min(self._ring, key=lambda i: self._at.get(i, -1)), n)
 
     def read(self, n: int, n_new: int) -> None:
-        if n_new > max(self._settings.n_back, self.merges):  # more than what was only evaluated again
+        if n_new > 2 * (self._settings.n_back + 1):  # more than what is only evaluated again
             self._save(self._landmark, n)
 
     def _save(self, sequence: int, n: int) -> None:

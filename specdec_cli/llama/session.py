@@ -152,7 +152,7 @@ class LlamaSession:
         first_wanted = len(tokens) - n_last
         self._rewind(min(shared_prefix(self._cached, tokens), first_wanted))
         n_new = first_wanted - len(self._cached)
-        if n_new > self._rewinding.merges or n_new + n_last > self._most_at_once:
+        if n_new > self._rewinding.merges(len(self._cached)) or n_new + n_last > self._most_at_once:
             self._evaluate_unscored(tokens[len(self._cached) : first_wanted])
             self._rewinding.read(first_wanted, n_new)
         self._rewinding.before(len(self._cached), n_last)
@@ -280,7 +280,7 @@ def _open_context(
     params.n_seq_max = way.n_sequences
     params.kv_unified = True  # sequences share one cache of keys and values, instead of having a part of it each
     params.n_rs_seq = way.n_snapshots
-    params.n_outputs_max = settings.max_rows
+    params.n_outputs_max = max(settings.max_rows, way.n_sequences)  # llama.cpp wants one for each sequence
     params.n_threads = params.n_threads_batch = settings.threads
     params.type_k = params.type_v = _CACHE_TYPES[settings.cache_type]
     params.flash_attn_type = _FLASH_ATTENTION[settings.flash_attention]
