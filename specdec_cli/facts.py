@@ -9,6 +9,9 @@ from specdec_cli.gguf import ArrayInfo, GgufHeader, TensorInfo
 from specdec_cli.memory import ModelFacts
 
 _LAYER = re.compile(r"blk\.(\d+)\.")
+_KEEP_SNAPSHOTS = {"bailingmoe3", "deepseek4", "glm5-next", "kimi-k3", "lfm2", "lfm2moe"}
+_KEEP_SNAPSHOTS |= {"nemotron_h", "nemotron_h_moe", "qwen35", "qwen35moe", "qwen4exp"}
+"""Architectures whose recurrent layers keep earlier states (llama-arch.cpp, llm_arch_supports_rs_rollback)."""
 _KEYS_OR_VALUES = re.compile(r"blk\.\d+\.(attn_k\.|attn_qkv\.|attn_kv_|attn_k_b\.)")
 
 
@@ -40,6 +43,7 @@ def model_facts(headers: Sequence[GgufHeader]) -> ModelFacts:
         layer_bytes=tuple(layers[i] for i in range(n_layers)),
         cache_elements=_cache_elements(first, tensors, n_layers),
         state_bytes=_state_bytes(first, tensors, n_layers),
+        keeps_snapshots=first.metadata.get("general.architecture") in _KEEP_SNAPSHOTS,
         format_bytes=_format_bytes(tensors),
     )
 

@@ -102,6 +102,12 @@ class LlamaSession:
 
         They may differ as much as rounding makes them, so what another prefix does to them is the measure.
         """
+        try:
+            return self._tries_to_go_back()
+        except DecodeFailed:
+            return False
+
+    def _tries_to_go_back(self) -> bool:
         first, second, third, fourth, wrong = ((i + 1) * self.n_vocab // 7 for i in range(5))
         text = [first, second, third]
         n_wrong = min(self._settings.n_back, 2)
