@@ -63,8 +63,8 @@ IMPORTS = {
     "vocab_check vocabulary",
     "pull": "download errors examine fit hub pick plan presets settings store vocab_check",
     "rules": "errors history law llama.grammar llama.model plan rejection strict verify",
-    "pairing": "drafters drafters.none errors llama.abort llama.devices llama.model llama.session memory plan rules "
-    "settings strict types verify",
+    "pairing": "drafters drafters.none errors llama.abort llama.devices llama.model llama.session memory plan "
+    "rewind_cost rules settings strict types verify",
     "prompts": "chat errors llama.model",
     "ui": "stats types vocab_check vocabulary rich",
     "trace": "stats types ui.view",
@@ -79,6 +79,7 @@ IMPORTS = {
     "plot": "bench bench_report errors ui.clean matplotlib",
     "bench_compare": "errors",
     "replay": "costs errors",
+    "rewind_cost": "types",
     "profile": "folders llama.build llama.devices machine",
     "commands": "advice audit audit_report bench bench_compare bench_report chat costs derive document errors fit "
     "guard hub interrupt inventory kinds llama.abort llama.devices llama.grammar llama.log "
