@@ -91,15 +91,16 @@ def _open(
 
 def _held_back(request: PairRequest, target: OpenModel, draft: OpenModel | None, say: Say) -> str | None:
     """Why nothing can be drafted with these memories, None if something can; notes tell how recurrent ones go back."""
-    if request.drafter == "none" or request.k == 0:
+    if request.k == 0:
         return None
     for which, opened in (("target", target), ("draft", draft)):
         if opened is not None and not opened.session.can_rewind:
             return f"the {which}'s memory cannot be taken back (a recurrent or hybrid model)"
-    reason = _costs_too_much(request, target, say)
-    if reason is None and draft is not None and draft.session.rewind.name == "checkpoints":
+    if request.drafter == "none":  # or several, which are measured anyhow
+        return None
+    if draft is not None and draft.session.rewind.name == "checkpoints":
         say("The draft has recurrent layers: rejected tokens are taken back by checkpoints of their state.")
-    return reason
+    return _costs_too_much(request, target, say)
 
 
 def _costs_too_much(request: PairRequest, target: OpenModel, say: Say) -> str | None:

@@ -17,10 +17,10 @@ from specdec_cli import audit_report, chance
 from specdec_cli.audit import Audit, LawCheck, Remembered, Way
 from specdec_cli.bench import Task
 from specdec_cli.llama.abort import AbortFlag
+from specdec_cli.llama.session import LlamaSession
 from specdec_cli.pairing import Pair, open_pair
 from specdec_cli.plan import PairRequest
 from specdec_cli.rejection import BlockRejection, TokenRejection, pick
-from specdec_cli.rewind_cost import RewindCost
 from specdec_cli.rules import RULES
 from specdec_cli.same import Comparison
 from specdec_cli.sampling import SamplingParams
@@ -341,7 +341,7 @@ def test_wrong_use_is_told_before_anything_is_tested(models: Models, arguments: 
 
 def test_without_drafts_there_is_nothing_to_test(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "There is no draft model to test." in inside("audit", models.words, "--drafter", "model").err
-    monkeypatch.setattr("specdec_cli.pairing.rewind_cost", lambda *_: RewindCost(3, 1.0, 10.0, 11.0))
+    monkeypatch.setattr(LlamaSession, "can_rewind", False)
     done = inside("audit", models.mamba, "--threads", 1)
-    words = "Nothing can be drafted with this pair: going back to checkpoints costs this target more"
+    words = "Nothing can be drafted with this pair: the target's memory"
     assert (done.code, words in done.err) == (2, True), done.err

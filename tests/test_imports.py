@@ -39,6 +39,7 @@ IMPORTS = {
     "strict": "types verify numpy",
     "logprobs": "sampling types numpy",
     "same": "strict types verify",
+    "rewind_cost": "types",
     "costs": "",
     "kinds": "errors",
     "stats": "types",
@@ -79,7 +80,6 @@ IMPORTS = {
     "plot": "bench bench_report errors ui.clean matplotlib",
     "bench_compare": "errors",
     "replay": "costs errors",
-    "rewind_cost": "types",
     "profile": "folders llama.build llama.devices machine",
     "commands": "advice audit audit_report bench bench_compare bench_report chat costs derive document errors fit "
     "guard hub interrupt inventory kinds llama.abort llama.devices llama.grammar llama.log "
