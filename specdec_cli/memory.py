@@ -16,6 +16,8 @@ PROGRAM_BYTES = 60 * 10**6
 _TOKEN_BYTES = 160
 _MERGE_BYTES = 190
 """What llama.cpp's tokenizer keeps for each token and each merge."""
+_COPIES = 2
+"""Of the states of a model that keeps snapshots: what lies further back."""
 _CELLS = 256
 """Caches come in steps of so many tokens."""
 
@@ -133,7 +135,9 @@ def _cache_by_layer(facts: ModelFacts, context: ContextSettings) -> list[int]:
     cells = _padded(context.n_ctx)
     per_element = CACHE_TYPE_BYTES[context.cache_type]
     states = facts.state_bytes or (0,) * len(facts.cache_elements)
-    kept = 1 + (context.n_back if facts.keeps_snapshots and context.max_rows > 1 else context.n_checkpoints)
+    kept = 1 + context.n_checkpoints
+    if facts.keeps_snapshots and context.max_rows > 1:
+        kept = 1 + context.n_back + _COPIES
     return [int(n * cells * per_element) + kept * state for n, state in zip(facts.cache_elements, states, strict=True)]
 
 

@@ -17,7 +17,7 @@ from specdec_cli.drafters.model import ModelDrafter
 from specdec_cli.drafters.ngram import NgramDrafter
 from specdec_cli.drafters.none import NoDrafter
 from specdec_cli.engine import generate
-from specdec_cli.errors import Interrupted
+from specdec_cli.errors import DecodeFailed, Interrupted
 from specdec_cli.facts import model_facts
 from specdec_cli.gguf import read_model
 from specdec_cli.law import Law
@@ -208,14 +208,13 @@ def test_turns_go_on_from_each_other(opened: Open, target: str) -> None:
         assert written(rounds(verifying, drafter, 5, 0.8, prompt))[0] == expected
 
 
-@pytest.mark.parametrize(("target", "cost"), [("mamba", 1), ("gemma3", 1), ("lfm2", 90)])
-def test_a_prompt_asked_again(opened: Open, target: str, cost: int) -> None:
-    """Checkpoints have one at its end, snapshots nothing."""
+@pytest.mark.parametrize("target", KINDS)
+def test_a_prompt_asked_again_is_not_read_again(opened: Open, target: str) -> None:
     prompt, s = ids(90), opened(target)
     written(rounds(s, NoDrafter(), 0, 0.8, prompt))
     before = s.n_evaluated
     s.score(prompt, 1)
-    assert s.n_evaluated - before == cost
+    assert s.n_evaluated - before == 1
 
 
 def again_and_again(found: Iterator[Round], more: Callable[[], Iterator[Round]]) -> Iterator[Round]:
@@ -250,24 +249,43 @@ def rows(s: LlamaSession, tokens: Sequence[int], n_last: int = 1) -> Logits:
     return s.score(tokens, n_last).copy()
 
 
-def test_snapshots_reach_back_one_pass_and_once(opened: Open) -> None:
-    tokens, s = ids(60), opened("lfm2")
-    fresh = {n: rows(opened("lfm2"), [*tokens[:n], 5]) for n in (50, 51, 56, 57, 58)}
-    for wide, back_to, resets in ((9, 51, 0), (9, 50, 1), (3, 57, 0), (3, 56, 1), (1, 58, 1)):
-        rows(s, tokens[: 59 - wide])
-        rows(s, tokens[:59], wide)
-        before = s.n_resets
-        assert np.abs(rows(s, [*tokens[:back_to], 5]) - fresh[back_to]).max() < 4e-3, (wide, back_to)
-        assert s.n_resets - before == resets, (wide, back_to)
+@pytest.mark.parametrize(
+    ("wide", "keep", "cost"),
+    [(9, 55, 1), (9, 51, 1), (9, 50, 1), (3, 57, 1), (3, 56, 1), (3, 40, 41), (1, 58, 1)],
+)
+def test_snapshots_reach_back_one_pass(opened: Open, wide: int, keep: int, cost: int) -> None:
+    """Where it began lies the copy of the prompt's end, and before that nothing."""
+    tokens, s = ids(59), opened("lfm2")
+    rows(s, tokens, wide)
+    before = s.n_evaluated
+    assert np.abs(rows(s, [*tokens[:keep], 5]) - rows(opened("lfm2"), [*tokens[:keep], 5])).max() < 4e-3
+    assert s.n_evaluated - before == cost
+    assert s.n_resets == (cost == 41)
 
 
 def test_the_snapshots_of_a_pass_are_used_up(opened: Open) -> None:
     tokens, s = ids(60), opened("lfm2")
     rows(s, tokens, 9)
-    with pytest.raises(Exception, match="invalid token"):
+    with pytest.raises(DecodeFailed, match="invalid token"):
         s.score([*tokens[:57], N_VOCAB], 1)  # goes back, and evaluates nothing
+    before = s.n_evaluated
     assert np.abs(rows(s, [*tokens[:55], 5]) - rows(opened("lfm2"), [*tokens[:55], 5])).max() < 4e-3
-    assert s.n_resets == 1
+    assert s.n_evaluated - before == 5, "from the copy at 51 tokens"
+
+
+def test_copies_of_the_state_are_never_far_behind(opened: Open) -> None:
+    """A long answer, and then back by more than a draft at any time."""
+    tokens, s, other = ids(400), opened("lfm2"), opened("lfm2")
+    rows(s, tokens[:50])
+    end = 50
+    for step in range(60):
+        end += 5
+        rows(s, tokens[:end], 5)
+        if step % 13 == 12:
+            before = s.n_evaluated
+            assert np.abs(rows(s, [*tokens[: end - 7], 5]) - rows(other, [*tokens[: end - 7], 5])).max() < 4e-3
+            assert s.n_evaluated - before <= rewind.COPY_EVERY + 5
+    assert s.n_resets == 0
 
 
 def test_a_long_prompt_leaves_its_last_snapshots_whole(opened: Open) -> None:

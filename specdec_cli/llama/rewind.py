@@ -12,6 +12,7 @@ good: what it was before must have been kept. llama.cpp has two means (llama-mem
 Attention layers of a hybrid need no copies: they are cropped to where the state is.
 """
 
+import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -20,6 +21,9 @@ import llama_cpp
 
 from specdec_cli.settings import ContextSettings
 
+COPY_EVERY = 64
+"""Tokens after which another copy of the state is worth making: one of 100 MB takes about as long as a token."""
+_STATES_ONLY = llama_cpp.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
 _OWN_MEMORY = frozenset({"deepseek4", "glm5-next", "qwen4exp"})
 """Architectures whose memory copies no part of a sequence (it ends the process), or drops what it had worked out."""
 
@@ -64,9 +68,9 @@ class Way:
     n_snapshots: int = 0
     n_sequences: int = 1
 
-    def start(self, memory: Any, settings: ContextSettings) -> Rewind:
-        """The Rewind of a memory opened like this."""
-        return self.kind(memory, settings)
+    def start(self, context: Any, settings: ContextSettings) -> Rewind:
+        """The Rewind of a context opened like this."""
+        return self.kind(context, settings)
 
 
 def ways(architecture: str, settings: ContextSettings, *, has_states: bool) -> Sequence[Way]:
@@ -88,8 +92,9 @@ class _Plain:
 
     name = ""
 
-    def __init__(self, memory: Any, settings: ContextSettings) -> None:
-        self._memory = memory
+    def __init__(self, context: Any, settings: ContextSettings) -> None:
+        self._context = context
+        self._memory = llama_cpp.llama_get_memory(context)
         self._settings = settings
 
     def merges(self, n: int) -> int:  # noqa: ARG002  (the protocol's names)
@@ -132,23 +137,68 @@ class StartOver(_Plain):
 
 
 class Snapshots(_Plain):
-    """Within the last pass, once: the states after its tokens were kept."""
+    """Within the last pass, once: the states after its tokens were kept.
+
+    Further back there are copies of the state in main memory: where the text last read ended, and one that is at most
+    `COPY_EVERY` tokens old when a pass begins.
+    """
 
     name = "snapshots"
 
-    def __init__(self, memory: Any, settings: ContextSettings) -> None:
-        super().__init__(memory, settings)
+    def __init__(self, context: Any, settings: ContextSettings) -> None:
+        super().__init__(context, settings)
         self._reach = 0
+        self._read: _Copy | None = None
+        self._recent: _Copy | None = None
+
+    def before(self, n: int, n_wanted: int) -> None:  # noqa: ARG002  (the protocol's names)
+        if n - max((copy.n for copy in self._copies), default=0) >= COPY_EVERY:
+            self._recent = _Copy(self._context, n)
 
     def after(self, n_pass: int) -> None:
         self._reach = min(self._settings.n_back, n_pass - 1)
 
+    def read(self, n: int, n_new: int) -> None:
+        if n_new > self._settings.n_back:
+            self._read = _Copy(self._context, n)
+
+    @property
+    def _copies(self) -> list["_Copy"]:
+        return [copy for copy in (self._read, self._recent) if copy is not None]
+
     def back(self, keep: int, distance: int) -> int | None:
         reach, self._reach = self._reach, 0
-        return self._crop(keep) if distance <= reach else None
+        self._forget_after(keep)
+        if distance <= reach:
+            return self._crop(keep)
+        last = max(self._copies, key=lambda copy: copy.n, default=None)
+        return self._crop(last.n) if last is not None and last.restore(self._context) else None
+
+    def _forget_after(self, n: int) -> None:
+        self._read, self._recent = (
+            copy if copy is not None and copy.n <= n else None for copy in (self._read, self._recent)
+        )
 
     def cleared(self) -> None:
         self._reach = 0
+        self._read = self._recent = None
+
+
+class _Copy:
+    """The states of the recurrent layers after `n` tokens."""
+
+    def __init__(self, context: Any, n: int) -> None:
+        self.n = n
+        size = llama_cpp.llama_state_seq_get_size_ext(context, 0, _STATES_ONLY)
+        self._data = (ctypes.c_uint8 * size)()
+        self._is_whole = llama_cpp.llama_state_seq_get_data_ext(context, self._data, size, 0, _STATES_ONLY) == size
+
+    def restore(self, context: Any) -> bool:
+        """Whether the states are those again. Keys and values are not touched."""
+        size = len(self._data)
+        return self._is_whole and bool(
+            llama_cpp.llama_state_seq_set_data_ext(context, self._data, size, 0, _STATES_ONLY) == size
+        )
 
 
 class Checkpoints(_Plain):
@@ -161,8 +211,8 @@ class Checkpoints(_Plain):
 
     name = "checkpoints"
 
-    def __init__(self, memory: Any, settings: ContextSettings) -> None:
-        super().__init__(memory, settings)
+    def __init__(self, context: Any, settings: ContextSettings) -> None:
+        super().__init__(context, settings)
         self._landmark, *self._ring = range(1, 1 + settings.n_checkpoints)
         self._verifies = settings.max_rows > 1
         self._spacing = 1 if self._verifies else -(-settings.n_back // len(self._ring))

@@ -81,7 +81,7 @@ class LlamaSession:
         self._context = _open_context(self._model, self._settings, self._abort, way)
         self.cache_bytes = _cache_bytes_from_log()
         self._memory = llama_cpp.llama_get_memory(self._context)
-        self._rewinding = way.start(self._memory, self._settings)
+        self._rewinding = way.start(self._context, self._settings)
         self._buffer: Logits = np.empty((0, 0), np.float32)
         self._buffer_address = 0
         self._start_counting()
