@@ -301,7 +301,7 @@ def _write(path: Path, arch: Arch, vocab: Vocab, shape: _Shape, groups: Iterable
     writer = gguf.GGUFWriter(path, arch)
     writer.add_name(path.stem)
     _add_shape(writer, arch, shape)
-    _add_vocab(writer, vocab)
+    add_vocab(writer, vocab)
     for name, tensor in itertools.chain.from_iterable(group.items() for group in groups):
         writer.add_tensor(name, tensor)
     writer.write_header_to_file()
@@ -334,7 +334,7 @@ def _add_shape(writer: gguf.GGUFWriter, arch: Arch, shape: _Shape) -> None:
         writer.add_ssm_time_step_rank(_RANK)
 
 
-def _add_vocab(writer: gguf.GGUFWriter, vocab: Vocab) -> None:
+def add_vocab(writer: gguf.GGUFWriter, vocab: Vocab) -> None:
     writer.add_tokenizer_model(vocab.kind)
     writer.add_tokenizer_pre(vocab.pre)
     writer.add_token_list(vocab.tokens)

@@ -6,10 +6,12 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hybrids import write_hybrid
 from planted import disturbed, random_chain, write_planted, write_tiny_hybrid, write_tiny_mamba
 
 from specdec_cli.draft_length import FixedLength
@@ -40,6 +42,8 @@ N = 24
 EXACT = {"n_ctx": 512, "n_batch": 64, "n_ubatch": 64, "cache_type": "f32", "flash_attention": "off"}
 KINDS = {"mamba": "checkpoints", "lfm2": "snapshots", "gemma3": "crop"}
 """The way each kind of target goes back."""
+HYBRIDS = {"qwen35": "snapshots", "nemotron_h": "snapshots", "granitehybrid": "checkpoints"}
+"""The same for those with large states."""
 CELLS = [(0.0, k) for k in (1, 2, 4, 7)] + [(0.8, k) for k in (1, 3, 5, 6, 8)]
 """Temperatures and draft lengths."""
 
@@ -180,6 +184,28 @@ def test_a_draft_evaluates_nothing_twice(opened: Open, draft: str) -> None:
     assert drafting.n_resets == 0
 
 
+@pytest.mark.parametrize("arch", HYBRIDS)
+def test_hybrids_with_large_states(tmp_path: Path, arch: str) -> None:
+    """As target and as draft, with drafts of 1 to 8 tokens."""
+    prompt, settings = ids(40), ContextSettings(**EXACT, max_rows=MAX_K + 1)
+    draft_settings = ContextSettings(**EXACT, max_back=MAX_K)
+    total = np.zeros(2, int)
+    with ExitStack() as stack:
+        paths = (write_hybrid(tmp_path / f"{amount}.gguf", arch, disturbance=amount) for amount in (0.0, 0.5))
+        target, draft = (stack.enter_context(LlamaModel(ModelSettings(path))) for path in paths)
+        plain, verifying = (stack.enter_context(LlamaSession(target, settings)) for _ in range(2))
+        drafting = stack.enter_context(LlamaSession(draft, draft_settings))
+        assert (verifying.rewind.name, drafting.rewind.name) == (HYBRIDS[arch], "checkpoints")
+        expected = {t: written(rounds(plain, NoDrafter(), 0, t, prompt))[0] for t in (0.0, 0.8)}
+        for temperature, k in CELLS:
+            drafter = ModelDrafter(drafting, rule(temperature), frozenset())
+            tokens, *counts = written(rounds(verifying, drafter, k, temperature, prompt))
+            assert tokens == expected[temperature], (temperature, k)
+            total += counts
+        assert (verifying.n_resets, drafting.n_resets) == (0, 0)
+    assert total[0] > total[1] > 0
+
+
 def test_drafts_longer_than_there_are_checkpoints(opened: Open) -> None:
     """Checkpoints then stand a few tokens apart, and what lies between is evaluated again."""
     k, prompt = 2 * MAX_CHECKPOINTS + 3, ids(40)
@@ -315,15 +341,21 @@ def mamba_with_bytes(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_tiny_mamba(tmp_path_factory.mktemp("bytes") / "mamba.gguf", seed=5)
 
 
-@pytest.mark.parametrize("write", [write_tiny_mamba, write_tiny_hybrid])
+WRITERS = [write_tiny_mamba, write_tiny_hybrid, *(partial(write_hybrid, arch=arch) for arch in HYBRIDS)]
+
+
+@pytest.mark.parametrize("write", WRITERS)
 @pytest.mark.parametrize(("max_rows", "max_back"), [(MAX_K + 1, None), (1, MAX_K), (1, 40), (1, 0)])
 def test_the_estimate_counts_what_is_kept(
     tmp_path: Path, write: Callable[..., Path], max_rows: int, max_back: int | None
 ) -> None:
     path = write(tmp_path / "model.gguf", seed=5)
     settings = ContextSettings(**EXACT, max_rows=max_rows, max_back=max_back)
-    expected = cache_bytes(model_facts(read_model(path)), settings)
+    facts = model_facts(read_model(path))
+    expected = cache_bytes(facts, settings)
     with LlamaModel(ModelSettings(path)) as model, LlamaSession(model, settings) as s:
+        if s.rewind.name == "snapshots":  # two copies are not llama.cpp's
+            expected -= 2 * sum(facts.state_bytes)
         assert s.cache_bytes == pytest.approx(expected, abs=0.015 * 2**20), "llama.cpp's log rounds to 0.01 MiB"
 
 
