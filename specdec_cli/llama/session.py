@@ -284,7 +284,7 @@ def _open_context(
     params.n_batch = settings.n_batch
     params.n_ubatch = settings.n_ubatch
     params.n_seq_max = way.n_sequences
-    params.kv_unified = True  # sequences share one cache of keys and values, instead of having a part of it each
+    params.kv_unified = way.n_sequences > 1  # one cache of keys and values, instead of a part of it for each sequence
     params.n_rs_seq = way.n_snapshots
     params.n_outputs_max = max(settings.max_rows, way.n_sequences)  # llama.cpp wants one for each sequence
     params.n_threads = params.n_threads_batch = settings.threads
