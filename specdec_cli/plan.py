@@ -136,6 +136,7 @@ def _contexts(
         flash_attention=request.flash_attention,
         # No draft is longer than the context, but a k that no pass could hold is told as it was given.
         max_rows=min(request.k + 1, n_ctx) if request.k < (request.n_ubatch or request.n_batch) else request.k + 1,
+        wider_passes=not request.strict,
     )
     draft_ctx = n_ctx
     if draft_facts is not None:

@@ -48,8 +48,12 @@ class ModelSettings:
 
 @dataclass(frozen=True, slots=True)
 class ContextSettings:
-    """One evaluation context. `max_rows` is the most rows of logits asked for in one pass (k + 1), `max_back` the most
-    tokens that are regularly taken back at once (None: `max_rows` - 1; a draft works token by token, and has k)."""
+    """One evaluation context.
+
+    `max_rows` is the most rows of logits asked for in one pass (k + 1), `max_back` the most tokens that are regularly
+    taken back at once (None: `max_rows` - 1; a draft works token by token, and has k). No pass for logits is wider than
+    `max_rows`, unless `wider_passes` may save others.
+    """
 
     n_ctx: int = DEFAULT_CONTEXT
     n_batch: int = 512
@@ -59,6 +63,7 @@ class ContextSettings:
     flash_attention: FlashAttention = "auto"
     max_rows: int = 1
     max_back: int | None = None
+    wider_passes: bool = True
 
     @property
     def n_back(self) -> int:

@@ -172,6 +172,19 @@ def test_rejections_at_every_place_start_nothing_over(opened: Open, target: str)
                 assert s.n_evaluated <= len(prompt) + drafted + N
 
 
+@pytest.mark.parametrize("wider", [True, False])
+def test_accepted_tokens_are_evaluated_again_in_a_pass_with_others_or_alone(opened: Open, wider: bool) -> None:
+    prompt = ids(40)
+    text = prompt + written(rounds(opened("mamba"), NoDrafter(), 0, 0.8, prompt))[0]
+    with opened("mamba", wider_passes=wider) as s:
+        every = list(rounds(s, Spoilt(text, 3), 4, 0.8, prompt))
+        assert prompt + [t for r in every for t in r.tokens] == text
+        n_rejected = sum(r.n_accepted < len(r.drafted) for r in every[:-1])
+        assert n_rejected == len(every) - 2 > 3, "all but the prompt's round, and the last one's draft is cut off"
+        extra = s.n_passes - len(every) - 1  # the prompt but its last token is a pass too
+        assert extra == n_rejected if not wider else 0 < extra < n_rejected
+
+
 @pytest.mark.parametrize("draft", KINDS)
 def test_a_draft_evaluates_nothing_twice(opened: Open, draft: str) -> None:
     """Its tokens come one by one, and it goes back to each of them exactly."""

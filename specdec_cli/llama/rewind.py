@@ -220,7 +220,8 @@ class Checkpoints(_Plain):
 
     def merges(self, n: int) -> int:
         """After a rejection the accepted tokens, instead of a pass of their own; for there a checkpoint stands."""
-        return self._settings.n_back + 1 if self._verifies and n in self._at.values() else 0
+        may = self._verifies and self._settings.wider_passes and n in self._at.values()
+        return self._settings.n_back + 1 if may else 0
 
     def before(self, n: int, n_wanted: int) -> None:
         if self._verifies and n_wanted == 1:  # what was emitted is not taken back
