@@ -9,7 +9,11 @@ from specdec_cli.gguf import ArrayInfo, GgufHeader, TensorInfo
 from specdec_cli.memory import ModelFacts
 
 _LAYER = re.compile(r"blk\.(\d+)\.")
-_KEYS_OR_VALUES = re.compile(r"blk\.\d+\.(attn_k\.|attn_qkv\.|attn_kv_|attn_k_b\.)")
+_KEEP_SNAPSHOTS = {"bailingmoe3", "deepseek4", "glm5-next", "kimi-k3", "lfm2", "lfm2moe"}
+_KEEP_SNAPSHOTS |= {"nemotron_h", "nemotron_h_moe", "qwen35", "qwen35moe", "qwen4exp"}
+"""Architectures whose recurrent layers keep earlier states (llama-arch.cpp, llm_arch_supports_rs_rollback)."""
+_ONE_MATRIX, _STATE_SPACE = re.compile(r"blk\.(\d+)\.attn_qkv\."), re.compile(r"blk\.(\d+)\.ssm_")
+_KEYS_OR_VALUES = re.compile(r"blk\.(\d+)\.(attn_k\.|attn_qkv\.|attn_kv_|attn_k_b\.)")
 
 
 def model_facts(headers: Sequence[GgufHeader]) -> ModelFacts:
@@ -40,6 +44,7 @@ def model_facts(headers: Sequence[GgufHeader]) -> ModelFacts:
         layer_bytes=tuple(layers[i] for i in range(n_layers)),
         cache_elements=_cache_elements(first, tensors, n_layers),
         state_bytes=_state_bytes(first, tensors, n_layers),
+        keeps_snapshots=first.metadata.get("general.architecture") in _KEEP_SNAPSHOTS,
         format_bytes=_format_bytes(tensors),
     )
 
@@ -79,7 +84,9 @@ def _format_bytes(tensors: Sequence[TensorInfo]) -> dict[str, int]:
 def _cache_elements(header: GgufHeader, tensors: Sequence[TensorInfo], n_layers: int) -> tuple[int, ...]:
     """Elements of keys and values that each layer keeps for a token: none in recurrent layers and in those that
     share another layer's cache; only the compressed keys with multi-head latent attention."""
-    with_cache = {int(found[1]) for t in tensors if _KEYS_OR_VALUES.match(t.name) and (found := _LAYER.match(t.name))}
+    with_cache = _layers_with(_KEYS_OR_VALUES, tensors)
+    # Layers of linear attention have queries, keys and values as one matrix, and no cache.
+    with_cache -= _layers_with(_ONE_MATRIX, tensors) & _layers_with(_STATE_SPACE, tensors)
     n_head = max(header.number("attention.head_count"), 1)
     heads = header.numbers("attention.head_count_kv", n_layers) or (n_head,) * n_layers
     usual = header.number("embedding_length") // n_head
@@ -96,6 +103,10 @@ def _cache_elements(header: GgufHeader, tensors: Sequence[TensorInfo], n_layers:
         return heads[layer] * (keys + values)
 
     return tuple(elements(layer) for layer in range(n_layers))
+
+
+def _layers_with(part: re.Pattern[str], tensors: Sequence[TensorInfo]) -> set[int]:
+    return {int(found[1]) for t in tensors if (found := part.match(t.name))}
 
 
 def _state_bytes(header: GgufHeader, tensors: Sequence[TensorInfo], n_layers: int) -> tuple[int, ...]:

@@ -16,6 +16,8 @@ PROGRAM_BYTES = 60 * 10**6
 _TOKEN_BYTES = 160
 _MERGE_BYTES = 190
 """What llama.cpp's tokenizer keeps for each token and each merge."""
+_COPIES = 2
+"""Of the states of a model that keeps snapshots: what lies further back."""
 _CELLS = 256
 """Caches come in steps of so many tokens."""
 
@@ -32,9 +34,9 @@ class ModelFacts:
     """What GGUF headers say about size, all files of a split model together. Sizes are bytes.
 
     By layer: `layer_bytes` of weights, `cache_elements` of keys and values for one token, `state_bytes` that a
-    recurrent layer keeps whatever the context. `output_bytes` is what the output layer takes on a GPU: a matrix of its
-    own, or, if it is tied to the embedding, a second copy of that. `format_bytes` are the layers' matrices by number
-    format.
+    recurrent layer keeps whatever the context; `keeps_snapshots` if its architecture can keep earlier states too.
+    `output_bytes` is what the output layer takes on a GPU: a matrix of its own, or, if it is tied to the embedding, a
+    second copy of that. `format_bytes` are the layers' matrices by number format.
     """
 
     weights_bytes: int
@@ -52,6 +54,7 @@ class ModelFacts:
     layer_bytes: tuple[int, ...] = ()
     cache_elements: tuple[int, ...] = ()
     state_bytes: tuple[int, ...] = ()
+    keeps_snapshots: bool = False
     format_bytes: Mapping[str, int] = field(default_factory=dict)
 
     @property
@@ -120,7 +123,7 @@ def need(
 
 
 def cache_bytes(facts: ModelFacts, context: ContextSettings) -> int:
-    """Keys and values of the whole context, and the states of recurrent layers.
+    """Keys and values of the whole context, and the states of recurrent layers with what is kept to take tokens back.
 
     A sliding window saves nothing here: drafts and earlier turns are taken back at any distance, so every layer keeps
     the whole context (llama.cpp's swa_full).
@@ -132,7 +135,10 @@ def _cache_by_layer(facts: ModelFacts, context: ContextSettings) -> list[int]:
     cells = _padded(context.n_ctx)
     per_element = CACHE_TYPE_BYTES[context.cache_type]
     states = facts.state_bytes or (0,) * len(facts.cache_elements)
-    return [int(n * cells * per_element) + state for n, state in zip(facts.cache_elements, states, strict=True)]
+    kept = 1 + context.n_checkpoints
+    if facts.keeps_snapshots and context.max_rows > 1:
+        kept = 1 + context.n_back + _COPIES
+    return [int(n * cells * per_element) + kept * state for n, state in zip(facts.cache_elements, states, strict=True)]
 
 
 def compute_bytes(facts: ModelFacts, context: ContextSettings) -> int:

@@ -20,6 +20,7 @@ from specdec_cli.memory import ModelFacts
 from specdec_cli.ngram_store import NgramStore, StoreFile, fingerprint
 from specdec_cli.plan import PairRequest, Plan, Say, make_plan
 from specdec_cli.profile import key_for
+from specdec_cli.rewind_cost import CERTAIN, rewind_cost
 from specdec_cli.rules import check_rule, make_rule, make_strict
 from specdec_cli.settings import ContextSettings, ModelSettings
 from specdec_cli.strict import Strict
@@ -39,9 +40,9 @@ class OpenModel:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Everything that generating needs. `tokenizers` is the check's verdict, None without a draft; texts that `store`
-    is told to keep are saved when the pair is closed. `learned` is known of the pair where draft lengths are chosen
-    by cost, and `auto` chooses them for `drafter`.
+    """Everything that generating needs. `tokenizers` is the check's verdict, None without a draft; `held_back` says why
+    these models' memories forbid drafting; texts that `store` is told to keep are saved when the pair is closed.
+    `learned` is known of the pair where draft lengths are chosen by cost, and `auto` chooses them for `drafter`.
     """
 
     target: OpenModel
@@ -51,6 +52,7 @@ class Pair:
     end_tokens: frozenset[int]
     tokenizers: str | None
     strict: Strict | None = None
+    held_back: str | None = None
     store: NgramStore | None = None
     learned: Learned | None = None
     auto: AutoLength | None = None
@@ -76,9 +78,10 @@ def open_pair(request: PairRequest, *, say: Say, abort: AbortFlag) -> Iterator[P
         _check_offload(request, target, say)
         rule = make_rule(request, target.model, plan.n_shared, stack)
         end_tokens = target.model.end_tokens
+        held_back = _held_back(request, target, draft, say)
         strict, store = make_strict(request, rule), _open_store(request, target.model, say, stack)
-        opened = Pair(target, draft, NoDrafter(), rule, end_tokens, plan.tokenizers, strict, store)
-        if request.auto and _why_no_draft(opened) is None:
+        opened = Pair(target, draft, NoDrafter(), rule, end_tokens, plan.tokenizers, strict, held_back, store)
+        if request.auto and held_back is None:
             opened = replace(opened, learned=stack.enter_context(_learned(opened, plan, request.k)))
         auto = auto_length(opened, request.drafter, request.k)
         yield replace(opened, drafter=drafter_for(opened, request.drafter, rule, request.p_min, auto), auto=auto)
@@ -146,21 +149,43 @@ def _open_store(request: PairRequest, model: LlamaModel, say: Say, stack: ExitSt
     return store
 
 
+def _held_back(request: PairRequest, target: OpenModel, draft: OpenModel | None, say: Say) -> str | None:
+    """Why nothing can be drafted with these memories, None if something can; notes tell how recurrent ones go back."""
+    if request.k == 0:
+        return None
+    for which, opened in (("target", target), ("draft", draft)):
+        if opened is not None and not opened.session.can_rewind:
+            return f"the {which}'s memory cannot be taken back (a recurrent or hybrid model)"
+    if request.drafter == "none":  # or several, which are measured anyhow
+        return None
+    if draft is not None and draft.session.rewind.name == "checkpoints":
+        say("The draft has recurrent layers: rejected tokens are taken back by checkpoints of their state.")
+    return _costs_too_much(request, target, say)
+
+
+def _costs_too_much(request: PairRequest, target: OpenModel, say: Say) -> str | None:
+    """Measured where a rejection costs a target something, that is, where it only goes back to checkpoints."""
+    session = target.session
+    if session.rewind.name == "snapshots":
+        say("The target has recurrent layers: rejected tokens are taken back by snapshots of their state.")
+    if session.rewind.name != "checkpoints":
+        return None
+    cost = rewind_cost(session, request.k, time.perf_counter)
+    if cost is not None and cost.speedup(CERTAIN) < 1:
+        return f"going back to checkpoints costs this target more than drafts can save: {cost}"
+    say(
+        "The target has recurrent layers: after a rejection it goes back to a checkpoint of their state and evaluates "
+        f"accepted tokens again{f' ({cost})' if cost is not None else ''}."
+    )
+    return None
+
+
 def drafter_for(pair: Pair, name: str, rule: Rule, p_min: float, turns: Turns | None = None) -> Drafter:
-    """The drafter of this name for an open pair; none, with the reason, where memory cannot be taken back.
+    """The drafter of this name for an open pair; none, with the reason, where memories forbid it.
 
     Raises UsageError for one that needs a draft model where there is none.
     """
-    reason = _why_no_draft(pair)
-    if reason is not None and name != NoDrafter.name:
-        return NoDrafter(reason)
+    if pair.held_back is not None and name != NoDrafter.name:
+        return NoDrafter(pair.held_back)
     session = pair.draft.session if pair.draft is not None else None
     return make_drafter(name, DrafterParts(rule, pair.end_tokens, p_min, session, turns, pair.store))
-
-
-def _why_no_draft(pair: Pair) -> str | None:
-    """What keeps this pair from drafting, whoever drafts."""
-    for which, opened in (("target", pair.target), ("draft", pair.draft)):
-        if opened is not None and not opened.session.can_rewind:
-            return f"the {which}'s memory cannot be taken back (a recurrent or hybrid model)"
-    return None

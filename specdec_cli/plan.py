@@ -141,6 +141,7 @@ def _contexts(
         flash_attention=request.flash_attention,
         # No draft is longer than the context, but a k that no pass could hold is told as it was given.
         max_rows=min(request.k + 1, n_ctx) if request.k < (request.n_ubatch or request.n_batch) else request.k + 1,
+        wider_passes=not request.strict,
     )
     draft_ctx = n_ctx
     if draft_facts is not None:
@@ -151,6 +152,7 @@ def _contexts(
         threads=_threads(request.threads_draft, threads, say),
         cache_type=request.cache_type_draft,
         max_rows=1,
+        max_back=target.n_back,
     )
     return target, draft
 

@@ -33,6 +33,8 @@ LONGEST_AUTO = 16
 """Most draft tokens of a round whose length is chosen by measured cost."""
 DEFAULT_K = 4
 """Draft tokens per round when neither `-k` nor a preset says how many."""
+MAX_CHECKPOINTS = 16
+"""Most checkpoints of a recurrent state that a draft model keeps, each of the size of the state."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +52,12 @@ class ModelSettings:
 
 @dataclass(frozen=True, slots=True)
 class ContextSettings:
-    """One evaluation context. `max_rows` is the most rows of logits asked for in one pass (k + 1)."""
+    """One evaluation context.
+
+    `max_rows` is the most rows of logits asked for in one pass (k + 1), `max_back` the most tokens that are regularly
+    taken back at once (None: `max_rows` - 1; a draft works token by token, and has k). No pass for logits is wider than
+    `max_rows`, unless `wider_passes` may save others.
+    """
 
     n_ctx: int = DEFAULT_CONTEXT
     n_batch: int = 512
@@ -59,6 +66,21 @@ class ContextSettings:
     cache_type: str = "f16"
     flash_attention: FlashAttention = "auto"
     max_rows: int = 1
+    max_back: int | None = None
+    wider_passes: bool = True
+
+    @property
+    def n_back(self) -> int:
+        """Tokens that must be taken back without starting over."""
+        return self.max_rows - 1 if self.max_back is None else self.max_back
+
+    @property
+    def n_checkpoints(self) -> int:
+        """Checkpoints where a memory can only be taken back to such: for the end of the prompt, and for a target
+        before its last pass, for a draft before each of its tokens."""
+        if self.n_back == 0:
+            return 0
+        return 1 + (1 if self.max_rows > 1 else min(self.n_back, MAX_CHECKPOINTS))
 
     def __post_init__(self) -> None:
         if self.cache_type not in CACHE_TYPE_BYTES:

@@ -39,6 +39,7 @@ IMPORTS = {
     "strict": "types verify numpy",
     "logprobs": "sampling types numpy",
     "same": "strict types verify",
+    "rewind_cost": "types",
     "costs": "",
     "course": "types",
     "kinds": "errors",
@@ -74,7 +75,8 @@ IMPORTS = {
     "pull": "download errors examine fit hub pick plan presets settings store vocab_check",
     "rules": "errors history law llama.grammar llama.model plan rejection strict verify",
     "pairing": "auto_length drafters drafters.mixed drafters.model drafters.none errors learned llama.abort "
-    "llama.devices llama.model llama.session memory ngram_store plan profile rules settings strict types verify",
+    "llama.devices llama.model llama.session memory ngram_store plan profile rewind_cost rules settings strict types "
+    "verify",
     "prompts": "chat errors llama.model",
     "ui": "stats types vocab_check vocabulary rich",
     "trace": "stats types ui.view",

@@ -61,7 +61,8 @@ LLAMA_3_1_8B = facts(32, 8, 128, layer=128 * MIB, n_vocab=128_256, n_embd=4096)
         (facts(24, 2, 64), 32_768, "f16", 384 * MIB),  # Qwen2.5 0.5B
         (facts(30, 3, 64), 2048, "f16", 45 * MIB),  # SmolLM2 135M
         (facts(1, 1, 64), 1, "f16", 2 * 2 * 64 * 256),  # llama.cpp's caches come in steps of 256 tokens
-        (replace(facts(2, 1, 64), cache_elements=(128, 0), state_bytes=(0, 1000)), 256, "f16", 256 * 256 + 1000),
+        # A state, and with 5 rows the checkpoints of it: before the last pass, and at the end of the prompt.
+        (replace(facts(2, 1, 64), cache_elements=(128, 0), state_bytes=(0, 1000)), 256, "f16", 256 * 256 + 3000),
     ],
 )
 def test_cache(model: ModelFacts, n_ctx: int, cache_type: str, expected: int) -> None:

@@ -107,6 +107,16 @@ class LlamaModel:
         return self._vocab
 
     @property
+    def architecture(self) -> str:
+        """As the GGUF names it."""
+        return self.metadata("general.architecture") or ""
+
+    @property
+    def has_states(self) -> bool:
+        """Whether some layer is recurrent: it has a state where others have keys and values."""
+        return bool(llama_cpp.llama_model_is_recurrent(self._model) or llama_cpp.llama_model_is_hybrid(self._model))
+
+    @property
     def n_layers(self) -> int:
         return int(llama_cpp.llama_model_n_layer(self._model))
 

@@ -13,6 +13,7 @@ from specdec_cli.errors import DecodeFailed, Interrupted, ModelError, OutOfMemor
 from specdec_cli.llama.abort import AbortFlag
 from specdec_cli.llama.log import log
 from specdec_cli.llama.model import LlamaModel
+from specdec_cli.llama.rewind import Rewind, StartOver, Way, ways
 from specdec_cli.settings import CACHE_TYPE_BYTES, ContextSettings
 from specdec_cli.stats import Evaluation
 from specdec_cli.types import Logits
@@ -25,6 +26,10 @@ _FLASH_ATTENTION = {
     "off": llama_cpp.LLAMA_FLASH_ATTN_TYPE_DISABLED,
 }
 _ABORTED = 2  # llama_decode's answer when the abort callback said so
+_TRIED_POSITIONS = 8  # enough for the trial below, in the smallest context
+_SAME_SHARE = 0.5
+_SAME = 0.01  # logits may differ by so much where the prefix hardly moves them
+_UNTOUCHED = (1, -1)  # its answers for a full context and a wrong batch: the memory is as it was
 
 
 class LlamaSession:
@@ -47,27 +52,79 @@ class LlamaSession:
         self._settings = settings
         self._abort = abort
         self._clock = clock
-        self._context = _open_context(model, settings, abort)
-        self.cache_bytes = _cache_bytes_from_log()
-        self._memory = llama_cpp.llama_get_memory(self._context)
         self._batch = llama_cpp.llama_batch_init(settings.n_batch, 0, 1)
         self._fill_constant_fields()
-        self._positions = np.arange(settings.n_ctx + 2, dtype=np.int32)  # two more for the probe below
-        self._buffer: Logits = np.empty((0, 0), np.float32)
-        self._buffer_address = 0
-        self._cached: list[int] = []
+        self._most_at_once = min(settings.n_ubatch, settings.n_ctx)  # llama.cpp makes batches no longer than contexts
+        self._positions = np.arange(max(settings.n_ctx, _TRIED_POSITIONS), dtype=np.int32)
         self.n_ctx = settings.n_ctx  # llama.cpp rounds its own figure up
         self.n_vocab = model.n_vocab
+        self._context: llama_cpp.llama_context_p | None = None
+        self._is_closed = False
+        self._cached: list[int] = []
+        try:
+            self._open_rewindable()
+        except BaseException:
+            self.close()
+            raise
+
+    def _open_rewindable(self) -> None:
+        """Open the context in the first way of going back that does what it says."""
+        for way in ways(self._model.architecture, self._settings, has_states=self._model.has_states):
+            self._open(way)
+            if way.kind is StartOver or (self._keeps_snapshots(way) and self._goes_back()):
+                self._start_counting()
+                return
+            llama_cpp.llama_free(self._context)
+            self._context = None
+
+    def _open(self, way: Way) -> None:
+        self._context = _open_context(self._model, self._settings, self._abort, way)
+        self.cache_bytes = _cache_bytes_from_log()
+        self._memory = llama_cpp.llama_get_memory(self._context)
+        self._rewinding = way.start(self._context, self._settings)
+        self._buffer: Logits = np.empty((0, 0), np.float32)
+        self._buffer_address = 0
+        self._start_counting()
+
+    def _start_counting(self) -> None:
+        self._clear()
         self.n_evaluated = 0
         self.n_passes = 0
         self.n_resets = 0
         self.unscored_tokens = 0
         self.unscored_seconds = 0.0
+
+    def _keeps_snapshots(self, way: Way) -> bool:
+        return bool(llama_cpp.llama_n_rs_seq(self._context) >= way.n_snapshots)
+
+    def _goes_back(self) -> bool:
+        """Whether logits after going back are those of a text that was never longer, and nothing was started over.
+
+        They may differ as much as rounding makes them, so what another prefix does to them is the measure.
+        """
         try:
-            self.can_rewind = self._probe_rewind()
-        except BaseException:
-            self.close()
-            raise
+            return self._tries_to_go_back()
+        except DecodeFailed:
+            return False
+
+    def _tries_to_go_back(self) -> bool:
+        first, second, third, fourth, wrong = ((i + 1) * self.n_vocab // 7 for i in range(5))
+        text = [first, second, third]
+        n_wrong = min(self._settings.n_back, 2)
+        if self._settings.max_rows > 1:
+            n_wrong = min(n_wrong, self._most_at_once - 1)
+            self._score(text + [wrong] * n_wrong, 1 + n_wrong)
+        else:
+            for n in range(n_wrong + 1):
+                self._score(text + [wrong] * n, 1)
+        back = self._score([*text, fourth], 1).copy()
+        if self.n_resets:
+            return False
+        self._clear()
+        straight = self._score([*text, fourth], 1).copy()
+        other = self._score([*text, fourth, fourth], 1)
+        error, difference = np.abs(back - straight).max(), np.abs(other - straight).max()
+        return bool(error <= max(_SAME_SHARE * difference, _SAME))
 
     def _fill_constant_fields(self) -> None:
         n = self._settings.n_batch
@@ -78,15 +135,15 @@ class LlamaSession:
         for i in range(n):
             self._batch.seq_id[i][0] = 0
 
-    def _probe_rewind(self) -> bool:
-        """Whether the end of the sequence can be taken back: recurrent and hybrid memories cannot."""
-        for _ in range(2):  # one at a time: a batch, or a context, may hold no more
-            self._decode([0], first_wanted=1)
-        can = bool(llama_cpp.llama_memory_seq_rm(self._memory, 0, 1, -1))
-        llama_cpp.llama_memory_clear(self._memory, True)
-        self._cached = []
-        self.n_evaluated = self.n_passes = 0
-        return can
+    @property
+    def rewind(self) -> Rewind:
+        """How this session goes back, as found out when it was opened."""
+        return self._rewinding
+
+    @property
+    def can_rewind(self) -> bool:
+        """Whether tokens can be taken back without starting over."""
+        return not isinstance(self._rewinding, StartOver)
 
     def score(self, tokens: Sequence[int], n_last: int) -> Logits:
         """Logits after each of the last `n_last` tokens, shape [n_last, n_vocab], float32.
@@ -95,11 +152,17 @@ class LlamaSession:
         does not fit, DecodeFailed when llama.cpp fails, Interrupted when the abort flag is set.
         """
         self._check(tokens, n_last)
-        tokens = list(tokens)
+        return self._score(list(tokens), n_last)
+
+    def _score(self, tokens: list[int], n_last: int) -> Logits:
         first_wanted = len(tokens) - n_last
         self._rewind(min(shared_prefix(self._cached, tokens), first_wanted))
-        self._evaluate_unscored(tokens[len(self._cached) : first_wanted])
-        self._decode(tokens[first_wanted:], first_wanted=0)
+        n_new = first_wanted - len(self._cached)
+        if n_new > self._rewinding.merges(len(self._cached)) or n_new + n_last > self._most_at_once:
+            self._evaluate_unscored(tokens[len(self._cached) : first_wanted])
+            self._rewinding.read(first_wanted, n_new)
+        self._rewinding.before(len(self._cached), n_last)
+        self._decode(tokens[len(self._cached) :], first_wanted=first_wanted - len(self._cached))
         return self._rows(n_last)
 
     def _rows(self, n: int) -> Logits:
@@ -135,8 +198,9 @@ class LlamaSession:
             return
         started, evaluated = self._clock(), self.n_evaluated
         try:
-            for at in range(0, len(tokens), self._settings.n_batch):
-                chunk = tokens[at : at + self._settings.n_batch]
+            most = min(self._settings.n_batch, self.n_ctx)
+            for at in range(0, len(tokens), most):
+                chunk = tokens[at : at + most]
                 self._decode(chunk, first_wanted=len(chunk))
             # A GPU works on after llama_decode returns; the clock must not stop before it has finished.
             llama_cpp.llama_synchronize(self._context)
@@ -157,13 +221,15 @@ class LlamaSession:
         status = llama_cpp.llama_decode(self._context, self._batch)
         if status != 0:
             self._fail(status)
+        self._rewinding.after(n)
         self._cached += chunk
         self.n_evaluated += n
         self.n_passes += 1
 
     def _fail(self, status: int) -> None:
         # After an abort some of the batch may already be in the cache: take back all of it.
-        self._drop_after(len(self._cached))
+        if status not in _UNTOUCHED:
+            self._go_back(len(self._cached), distance=self.n_ctx + 1)
         if status == _ABORTED and self._abort is not None:
             raise Interrupted(self._abort.signal_number)
         if status == 1:
@@ -177,28 +243,30 @@ class LlamaSession:
 
     def _rewind(self, keep: int) -> None:
         if keep < len(self._cached):
-            del self._cached[keep:]
-            self._drop_after(keep)
+            self._go_back(keep, distance=len(self._cached) - keep)
 
-    def _drop_after(self, keep: int) -> None:
-        """Make the memory hold exactly the first `keep` tokens, or nothing.
+    def _go_back(self, keep: int, distance: int) -> None:
+        """Make the memory hold exactly the first `keep` tokens, or fewer. Starting over is slow but right."""
+        kept = self._rewinding.back(keep, distance)
+        if kept is None:
+            self._clear()
+            self.n_resets += 1
+        else:
+            del self._cached[kept:]
 
-        The answer of seq_rm is checked, and the memory itself as well: sliding-window and recurrent
-        memories may refuse, or drop less than asked. Starting over is then slow but right.
-        """
-        done = llama_cpp.llama_memory_seq_rm(self._memory, 0, keep, -1)
-        if done and llama_cpp.llama_memory_seq_pos_max(self._memory, 0) == keep - 1:
-            return
+    def _clear(self) -> None:
         llama_cpp.llama_memory_clear(self._memory, True)
+        self._rewinding.cleared()
         self._cached = []
-        self.n_resets += 1
 
     def close(self) -> None:
         """Free the context; calling it again does nothing."""
         if self._context:
-            llama_cpp.llama_batch_free(self._batch)
             llama_cpp.llama_free(self._context)
             self._context = None
+        if not self._is_closed:
+            self._is_closed = True
+            llama_cpp.llama_batch_free(self._batch)
 
     def __enter__(self) -> Self:
         return self
@@ -207,14 +275,18 @@ class LlamaSession:
         self.close()
 
 
-def _open_context(model: LlamaModel, settings: ContextSettings, abort: AbortFlag | None) -> llama_cpp.llama_context_p:
+def _open_context(
+    model: LlamaModel, settings: ContextSettings, abort: AbortFlag | None, way: Way
+) -> llama_cpp.llama_context_p:
     log.start_afresh()
     params = llama_cpp.llama_context_default_params()
     params.n_ctx = settings.n_ctx
     params.n_batch = settings.n_batch
     params.n_ubatch = settings.n_ubatch
-    params.n_seq_max = 1
-    params.n_outputs_max = settings.max_rows
+    params.n_seq_max = way.n_sequences
+    params.kv_unified = way.n_sequences > 1  # one cache of keys and values, instead of a part of it for each sequence
+    params.n_rs_seq = way.n_snapshots
+    params.n_outputs_max = max(settings.max_rows, way.n_sequences)  # llama.cpp wants one for each sequence
     params.n_threads = params.n_threads_batch = settings.threads
     params.type_k = params.type_v = _CACHE_TYPES[settings.cache_type]
     params.flash_attn_type = _FLASH_ATTENTION[settings.flash_attention]
