@@ -25,6 +25,7 @@ IMPORTS = {
     "types": "numpy",
     "noise": "numpy",
     "folders": "",
+    "tokens": "",
     "settings": "errors",
     "gguf": "errors",
     "memory": "settings",
@@ -33,18 +34,18 @@ IMPORTS = {
     "sampling": "errors numpy",
     "history": "sampling numpy",
     "law": "errors history sampling types numpy",
-    "verify": "law noise sampling types numpy",
-    "rejection": "law noise sampling types numpy",
+    "verify": "law noise sampling tokens types numpy",
+    "rejection": "law noise sampling tokens types numpy",
     "chance": "rejection types numpy",
-    "strict": "types verify numpy",
+    "strict": "tokens types verify numpy",
     "logprobs": "sampling types numpy",
     "same": "strict types verify",
     "costs": "",
     "kinds": "errors",
     "stats": "types",
     "draft_length": "types",
-    "engine": "draft_length logprobs strict types verify",
-    "drafters": "errors sampling types verify",
+    "engine": "draft_length logprobs strict tokens types verify",
+    "drafters": "errors sampling tokens types verify",
     "vocab_check": "errors vocabulary",
     "chat": "errors jinja2",
     "presets": "errors folders names sampling settings yaml",
@@ -57,7 +58,7 @@ IMPORTS = {
     "download": "errors gguf hub store",
     "inventory": "download errors hub presets store",
     "advice": "memory stats",
-    "llama": "errors gguf settings stats types vocabulary llama_cpp numpy",
+    "llama": "errors gguf settings stats tokens types vocabulary llama_cpp numpy",
     "examine": "errors facts gguf hub llama.apart memory pick presets vocabulary",
     "plan": "advice errors facts fit gguf llama.build llama.devices llama.model machine memory sampling settings "
     "vocab_check vocabulary",
@@ -105,7 +106,7 @@ DOORS = {
 
 CORE = (
     *("engine", "verify", "same", "costs", "rejection", "chance", "strict", "law", "history", "sampling", "noise"),
-    *("logprobs", "drafters", "draft_length", "stats", "text", "types"),
+    *("logprobs", "drafters", "draft_length", "stats", "text", "tokens", "types"),
 )
 OUTSIDE = {"llama", "ui", "presets", "commands", "app", "chat", "trace", "running", "pairing", "hub"}
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from specdec_cli.tokens import Tokens
 from specdec_cli.types import Draft, More, to_the_end
 
 DEFAULT_MATCH = 3
@@ -20,19 +21,19 @@ class NgramDrafter:
 
     def __init__(self, match: int = DEFAULT_MATCH) -> None:
         self._match = match
-        self._seen: list[int] = []
+        self._seen = Tokens()
         self._follows: dict[tuple[int, ...], int] = {}
         self._n_indexed = 0
         self.n_entered = 0
 
     def propose(self, tokens: Sequence[int], k: int, more: More = to_the_end) -> Draft:
-        self._index(list(tokens))
+        self._index(Tokens.of(tokens))
         start = self._follows.get(tuple(tokens[-self._match :]))
         return Draft() if start is None else Draft(tuple(taken(_copied(tokens, start, k), more)))
 
-    def _index(self, tokens: list[int]) -> None:
+    def _index(self, tokens: Tokens) -> None:
         """Enter every n-gram that has a successor; the last one of the text has none yet."""
-        if tokens[: len(self._seen)] != self._seen:
+        if self._seen.n_shared(tokens) < len(self._seen):
             self._follows.clear()
             self._n_indexed = 0
         for end in range(max(self._n_indexed, self._match), len(tokens)):

@@ -15,6 +15,7 @@ from specdec_cli.llama.log import log
 from specdec_cli.llama.model import LlamaModel
 from specdec_cli.settings import CACHE_TYPE_BYTES, ContextSettings
 from specdec_cli.stats import Evaluation
+from specdec_cli.tokens import Tokens
 from specdec_cli.types import Logits
 
 _CACHE_TYPES = {name: getattr(llama_cpp, f"GGML_TYPE_{name.upper()}", 30) for name in CACHE_TYPE_BYTES}
@@ -56,6 +57,7 @@ class LlamaSession:
         self._buffer: Logits = np.empty((0, 0), np.float32)
         self._buffer_address = 0
         self._cached: list[int] = []
+        self._asked = Tokens()  # what was asked for last; what is cached is always the beginning of it
         self.n_ctx = settings.n_ctx  # llama.cpp rounds its own figure up
         self.n_vocab = model.n_vocab
         self.n_evaluated = 0
@@ -95,9 +97,10 @@ class LlamaSession:
         does not fit, DecodeFailed when llama.cpp fails, Interrupted when the abort flag is set.
         """
         self._check(tokens, n_last)
-        tokens = list(tokens)
+        tokens = Tokens.of(tokens)
         first_wanted = len(tokens) - n_last
-        self._rewind(min(shared_prefix(self._cached, tokens), first_wanted))
+        self._rewind(min(self._asked.n_shared(tokens), first_wanted))
+        self._asked = tokens
         self._evaluate_unscored(tokens[len(self._cached) : first_wanted])
         self._decode(tokens[first_wanted:], first_wanted=0)
         return self._rows(n_last)
@@ -255,17 +258,3 @@ def _cache_bytes_from_log() -> int:
     """What llama.cpp says it took for keys, values and states: a sliding window has two caches."""
     sizes = [float(found[1]) for line in log.lines if (found := _CACHE_SIZE.search(line))]
     return int(sum(sizes) * 2**20)
-
-
-def shared_prefix(a: list[int], b: list[int]) -> int:
-    """Length of the longest common beginning, by bisection on slices: they compare at C speed."""
-    low, high = 0, min(len(a), len(b))
-    if (a if high == len(a) else a[:high]) == b[:high]:  # nearly always: the text has only grown
-        return high
-    while low < high - 1:
-        middle = (low + high) // 2
-        if a[low:middle] == b[low:middle]:
-            low = middle
-        else:
-            high = middle
-    return low
