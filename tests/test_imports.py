@@ -35,7 +35,7 @@ IMPORTS = {
     "history": "sampling numpy",
     "law": "errors history sampling types numpy",
     "verify": "law noise sampling tokens types numpy",
-    "rejection": "law noise sampling tokens types numpy",
+    "rejection": "law noise sampling tokens types verify numpy",
     "chance": "rejection types numpy",
     "strict": "tokens types verify numpy",
     "logprobs": "sampling types numpy",
