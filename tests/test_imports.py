@@ -66,6 +66,7 @@ IMPORTS = {
     "rules": "errors history law llama.grammar llama.model plan rejection strict verify",
     "pairing": "drafters drafters.none errors llama.abort llama.devices llama.model llama.session memory plan rules "
     "settings strict types verify",
+    "prompt_cache": "errors folders gguf llama.build pairing plan tokens numpy",
     "prompts": "chat errors llama.model",
     "ui": "stats types vocab_check vocabulary rich",
     "trace": "stats types ui.view",
@@ -83,7 +84,7 @@ IMPORTS = {
     "profile": "folders llama.build llama.devices machine",
     "commands": "advice audit audit_report bench bench_compare bench_report chat costs derive document errors fit "
     "guard hub interrupt inventory kinds llama.abort llama.devices llama.grammar llama.log "
-    "llama.model llama.quantize machine pairing plan plot presets profile prompts pull replay resolve "
+    "llama.model llama.quantize machine pairing plan plot presets profile prompt_cache prompts pull replay resolve "
     "rules running sampling settings store trace ui.check_report ui.clean ui.make ui.progress "
     "ui.ratios ui.silent ui.steps ui.table ui.terminal ui.view ui.words vocab_check vocabulary typer",
     "app": "commands.audit commands.bench commands.check commands.files commands.plan commands.presets "

@@ -4,10 +4,11 @@ import ctypes
 import re
 import time
 from collections.abc import Callable, Sequence
-from typing import Self
+from typing import Any, Self
 
 import llama_cpp
 import numpy as np
+from numpy.typing import NDArray
 
 from specdec_cli.errors import DecodeFailed, Interrupted, ModelError, OutOfMemory, SpecdecError, UsageError
 from specdec_cli.llama.abort import AbortFlag
@@ -113,6 +114,31 @@ class LlamaSession:
             buffer = (ctypes.c_float * (shape[0] * shape[1])).from_address(address)
             self._buffer, self._buffer_address = np.ctypeslib.as_array(buffer).reshape(shape), address
         return self._buffer[:n]
+
+    def snapshot(self, n: int) -> tuple[list[int], NDArray[np.uint8]]:
+        """The first `n` of the cached tokens (all, if there are fewer) and their state [bytes]; the rest is dropped.
+
+        Only for a memory that can be taken back.
+        """
+        self._rewind(n)
+        state = np.empty(llama_cpp.llama_state_seq_get_size(self._context, 0), np.uint8)
+        written = llama_cpp.llama_state_seq_get_data(self._context, _bytes_of(state), len(state), 0)
+        return list(self._cached), state[:written]
+
+    def restore(self, tokens: Sequence[int], state: NDArray[np.uint8]) -> bool:
+        """Take up the `state` [bytes] that a snapshot of `tokens` had; whether llama.cpp accepted it.
+
+        Whatever was cached before is gone.
+        """
+        llama_cpp.llama_memory_clear(self._memory, True)
+        self._cached = []
+        done = llama_cpp.llama_state_seq_set_data(self._context, _bytes_of(state), len(state), 0)
+        if done != len(state) or llama_cpp.llama_memory_seq_pos_max(self._memory, 0) != len(tokens) - 1:
+            llama_cpp.llama_memory_clear(self._memory, True)
+            return False
+        self._asked = Tokens(tokens)
+        self._cached = list(tokens)
+        return True
 
     def set_threads(self, n: int) -> None:
         """Evaluate with `n` threads from here on."""
@@ -249,6 +275,10 @@ def _context_error(model: LlamaModel, settings: ContextSettings) -> SpecdecError
         f"llama.cpp could not make a context of {settings.n_ctx} tokens for {model.path.name}: {reason}.",
         hint="Use a smaller --ctx, or a smaller cache type (--kv q8_0).",
     )
+
+
+def _bytes_of(data: NDArray[np.uint8]) -> Any:
+    return data.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
 
 
 _CACHE_SIZE = re.compile(r"(?:llama_kv_cache|llama_memory_recurrent)\S*: +size = +([\d.]+) MiB")
