@@ -110,23 +110,31 @@ def _header(file: BinaryIO) -> dict[str, object]:
 
 def check_file(path: Path, *, writes: bool) -> None:
     """Refuse a place where no cache can be, or what is no cache and must not be overwritten. Raises UsageError."""
-    if path.exists():
+    for file in (path, _beside(path)):
         try:
-            is_ours = path.is_file() and (path.stat().st_size == 0 or _is_ours(path))
+            is_ours = not file.exists() or _is_ours(file)
         except OSError as error:
-            raise UsageError(f"{path} cannot be read: {error.strerror}.", hint="Check its permissions.") from error
+            raise UsageError(f"{file} cannot be read: {error.strerror}.", hint="Check its permissions.") from error
         if not is_ours:
-            raise UsageError(f"{path} is not a prompt cache.", hint="Name a file of its own for --prompt-cache.")
-    elif not writes:
+            raise UsageError(f"{file} is not a prompt cache.", hint="Name a file of its own for --prompt-cache.")
+    if not writes and not path.exists():
         raise UsageError(f"There is no prompt cache {path}.", hint="Make one first: leave out --prompt-cache-ro.")
     if writes and not (path.parent.is_dir() and os.access(path.parent, os.W_OK)):
         raise UsageError(f"{path} cannot be written.", hint="Check the folder, or use --prompt-cache-ro.")
 
 
+def _beside(path: Path) -> Path:
+    """Where the draft's state lies."""
+    return path.with_name(path.name + ".draft")
+
+
 def _is_ours(path: Path) -> bool:
+    """Whether it is a cache of any version, or empty."""
     start = _MAGIC.rpartition(b" ")[0]
+    if not path.is_file():
+        return False
     with path.open("rb") as file:
-        return file.read(len(start)) == start
+        return file.read(len(start)) in (start, b"")
 
 
 class PromptCache:
@@ -135,8 +143,7 @@ class PromptCache:
     def __init__(self, file: Path, pair: Pair, *, writes: bool, say: Say) -> None:
         # A link stays a link: what it points to is replaced.
         file = Path(os.path.realpath(file))
-        beside = file.with_name(file.name + ".draft")
-        self._models = {file: pair.target} | ({beside: pair.draft} if pair.draft is not None else {})
+        self._models = {file: pair.target} | ({_beside(file): pair.draft} if pair.draft is not None else {})
         self._keys = {path: key_of(opened) for path, opened in self._models.items()}
         self._held: dict[Path, list[int]] = {}
         self._writes = writes

@@ -121,8 +121,10 @@ class LlamaSession:
         Only for a memory that can be taken back.
         """
         self._rewind(n)
-        state = np.empty(llama_cpp.llama_state_seq_get_size(self._context, 0), np.uint8)
-        written = llama_cpp.llama_state_seq_get_data(self._context, _bytes_of(state), len(state), 0)
+        # Of all sequences, that is of one: asked for by its number, llama.cpp leaves out what a sliding window has
+        # passed, which a shorter prompt needs again.
+        state = np.empty(llama_cpp.llama_state_seq_get_size(self._context, -1), np.uint8)
+        written = llama_cpp.llama_state_seq_get_data(self._context, _bytes_of(state), len(state), -1)
         return list(self._cached), state[:written]
 
     def restore(self, tokens: Sequence[int], state: NDArray[np.uint8]) -> bool:
@@ -132,8 +134,10 @@ class LlamaSession:
         """
         llama_cpp.llama_memory_clear(self._memory, True)
         self._cached = []
+        # As sequence 0: the state of a whole context is put where the next tokens would overwrite it.
         done = llama_cpp.llama_state_seq_set_data(self._context, _bytes_of(state), len(state), 0)
-        if done != len(state) or llama_cpp.llama_memory_seq_pos_max(self._memory, 0) != len(tokens) - 1:
+        ends = llama_cpp.llama_memory_seq_pos_min, llama_cpp.llama_memory_seq_pos_max
+        if done != len(state) or [end(self._memory, 0) for end in ends] != [0, len(tokens) - 1]:
             llama_cpp.llama_memory_clear(self._memory, True)
             return False
         self._asked = Tokens(tokens)
