@@ -46,6 +46,9 @@ class Reply:
         text = self._decoder.decode(self._token_bytes(token))
         if not text:
             return False
+        if not self._stop_strings:
+            self._ready.append(Piece(text, index))
+            return False
         self._held.append(Piece(text, index))
         return self._settle()
 

@@ -57,7 +57,7 @@ IMPORTS = {
     "store": "folders gguf names presets",
     "download": "errors gguf hub store",
     "inventory": "download errors hub presets store",
-    "advice": "memory stats",
+    "advice": "memory stats types",
     "llama": "errors gguf settings stats tokens types vocabulary llama_cpp numpy",
     "examine": "errors facts gguf hub llama.apart memory pick presets vocabulary",
     "plan": "advice errors facts fit gguf llama.build llama.devices llama.model machine memory sampling settings "
