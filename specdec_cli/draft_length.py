@@ -13,8 +13,8 @@ class DraftLength(Protocol):
         """Why nothing is drafted any more; None while drafting goes on."""
         ...
 
-    def next(self, n_tokens: int) -> int:
-        """The most tokens to draft after a text of `n_tokens`."""
+    def next(self, n_tokens: int, room: int) -> int:
+        """The most tokens to draft after a text of `n_tokens`, where `room` more can be of use."""
         ...
 
     def more(self, confidence: float | None) -> bool:
@@ -39,8 +39,8 @@ class FixedLength:
 
     more = staticmethod(to_the_end)
 
-    def next(self, n_tokens: int) -> int:  # noqa: ARG002  (the protocol's names)
-        return 0 if self.off_reason else self._k
+    def next(self, n_tokens: int, room: int) -> int:  # noqa: ARG002  (the protocol's names)
+        return 0 if self.off_reason else min(self._k, room)
 
     def keep(self, draft: Draft) -> int:
         return len(draft.tokens)

@@ -42,7 +42,7 @@ def generate(
     began = clock()
     while len(tokens) < limit:
         # The target adds a token of its own, so a draft may fill all but one of the places left.
-        k = 0 if is_first else min(length.next(len(tokens)), limit - len(tokens) - 1)
+        k = 0 if is_first else length.next(len(tokens), limit - len(tokens) - 1)
         if strict is not None and k > 0:
             k = strict.longest_draft(target, tokens, k)
         asked = clock()
@@ -73,6 +73,7 @@ def generate(
             seconds=ended - began,
             finish="stop" if is_end else full if len(tokens) >= limit else None,
             logprobs=found,
+            source=draft.source,
         )
         length.observe(round_)
         # A round without room for a draft asks nobody, but what is off stays off.

@@ -18,15 +18,16 @@ def config_folder(environ: Mapping[str, str] = os.environ) -> Path:
     return _folder(environ, "SPECDEC_CONFIG", "XDG_CONFIG_HOME", ".config", "Library/Application Support")
 
 
-def write_whole(path: Path, text: str, *, new: bool = False) -> None:
+def write_whole(path: Path, text: str, *, new: bool = False, private: bool = False) -> None:
     """A small file that others may read at any moment: they see all of it, or none.
 
-    With `new` it must not be there yet: FileExistsError. Raises OSError.
+    With `new` it must not be there yet: FileExistsError. With `private` only its owner may read it. Raises OSError.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     half = path.with_name(f".{path.name}.{os.getpid()}.half")
-    half.write_text(text, encoding="utf-8")
+    half.touch(0o600 if private else 0o666)
     try:
+        half.write_text(text, encoding="utf-8", newline="\n")
         if new:
             os.link(half, path)
         else:

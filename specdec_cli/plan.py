@@ -24,7 +24,10 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class PairRequest:
-    """What the user asked for. None means "choose"; sizes are in tokens."""
+    """What the user asked for. None means "choose"; sizes are in tokens.
+
+    `k` is the length of drafts, with `auto` the longest that measured costs may choose.
+    """
 
     target: Path
     draft: Path | None
@@ -32,7 +35,9 @@ class PairRequest:
     k: int
     seed: int
     sampling: SamplingParams = field(default_factory=SamplingParams)
+    auto: bool = False
     p_min: float = 0.0
+    ngram_store: Path | None = None
     verify: str = "coupled"
     strict: bool = False
     ignore_end: bool = False

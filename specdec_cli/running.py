@@ -79,7 +79,7 @@ class Writer:
         rounds = generate(
             pair.target.session,
             pair.drafter,
-            FixedLength(self._k),
+            pair.auto or FixedLength(self._k),
             pair.rule,
             prompt,
             max_tokens=self._limits.max_tokens,
@@ -90,6 +90,8 @@ class Writer:
         )
         with self._open_view(header) as view:
             answer = follow(rounds, reply, view, self._trace, pair.drafter.name, count)
+        if pair.store is not None:
+            pair.store.keep([*prompt, *reply.tokens])
         return Written(answer, reply, len(prompt))
 
     def reply_to(self, conversation: Conversation, text: str) -> Written:

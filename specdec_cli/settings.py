@@ -27,6 +27,8 @@ FlashAttention = Literal["auto", "on", "off"]
 
 DEFAULT_CONTEXT = 4096
 """Tokens of context when `--ctx` is not given; a model trained for fewer gets its own length."""
+LONGEST_AUTO = 16
+"""Most draft tokens of a round whose length is chosen by measured cost."""
 DEFAULT_K = 4
 """Draft tokens per round when neither `-k` nor a preset says how many."""
 

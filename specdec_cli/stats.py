@@ -36,6 +36,8 @@ class RunStats:
     accepted: int = 0
     drafted_per_position: list[int] = field(default_factory=list)
     accepted_per_position: list[int] = field(default_factory=list)
+    drafted_by_source: dict[str, int] = field(default_factory=dict)
+    accepted_by_source: dict[str, int] = field(default_factory=dict)
     ttft_seconds: float | None = None
     decode_seconds: float = 0.0
     draft_seconds: float = 0.0
@@ -69,6 +71,7 @@ class RunStats:
             return
         self.drafted += len(round_.drafted)
         self.accepted += round_.n_accepted
+        self._count_source(round_)
         missing = len(round_.drafted) - len(self.drafted_per_position)
         self.drafted_per_position += [0] * missing
         self.accepted_per_position += [0] * missing
@@ -76,10 +79,23 @@ class RunStats:
             self.drafted_per_position[i] += 1
             self.accepted_per_position[i] += i < round_.n_accepted
 
+    def _count_source(self, round_: Round) -> None:
+        """Drafts whose drafter gives no name are in the sums only."""
+        if not round_.source:
+            return
+        for counts, n in ((self.drafted_by_source, len(round_.drafted)), (self.accepted_by_source, round_.n_accepted)):
+            counts[round_.source] = counts.get(round_.source, 0) + n
+
     @property
     def acceptance(self) -> float | None:
         """Accepted / drafted, the bonus token not counted; None without a draft."""
         return self.accepted / self.drafted if self.drafted else None
+
+    @property
+    def acceptance_by_source(self) -> dict[str, float]:
+        """Accepted / drafted of each source that drafted, the one that drafted most first."""
+        drafted = sorted(self.drafted_by_source.items(), key=lambda item: -item[1])
+        return {source: self.accepted_by_source[source] / n for source, n in drafted}
 
     @property
     def tokens_per_pass(self) -> float | None:

@@ -21,6 +21,10 @@ def stats_document(stats: RunStats) -> dict[str, Any]:
         "tokens_per_pass": stats.tokens_per_pass,
         "drafted_per_position": stats.drafted_per_position,
         "accepted_per_position": stats.accepted_per_position,
+        "sources": {
+            source: {"drafted": n, "accepted": stats.accepted_by_source[source]}
+            for source, n in stats.drafted_by_source.items()
+        },
         "decode_seconds": stats.decode_seconds,
         "tokens_per_second": stats.tokens_per_second,
         "ttft_seconds": stats.ttft_seconds,

@@ -63,7 +63,7 @@ class Round:
     `drafted` are the draft tokens that were verified, the first `n_accepted` of them are the
     target's own choices. `own` is the target's token after them: the correction after a mismatch
     or the bonus after a full match; None when the text ended on an accepted draft token.
-    `logprobs` has one entry per emitted token if they were asked for.
+    `logprobs` has one entry per emitted token if they were asked for. `source` is the draft's.
     Times are seconds: `draft_seconds` inside the drafter, `verify_seconds` inside the target's
     pass, `seconds` the whole time since the previous round ended (its consumer included).
     """
@@ -78,6 +78,7 @@ class Round:
     finish: FinishReason | None = None
     off_reason: str | None = None
     logprobs: tuple[TokenLogprob, ...] = ()
+    source: str = ""
 
     @property
     def tokens(self) -> tuple[int, ...]:

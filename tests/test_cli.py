@@ -90,7 +90,7 @@ def test_no_arguments_show_the_help() -> None:
         (("check",), "Missing argument"),
         (("runn",), "No such command 'runn'"),
         (("--nonsense",), "No such option"),
-        (("run", "m.gguf", "-k", "four"), "valid integer"),
+        (("run", "m.gguf", "-k", "four"), "a number of draft tokens, or auto"),
     ],
 )
 def test_wrong_usage(arguments: tuple[str, ...], words: str) -> None:
@@ -101,7 +101,7 @@ def test_wrong_usage(arguments: tuple[str, ...], words: str) -> None:
 
 
 def test_stderr_after_a_normal_run_is_the_summary(models: Models) -> None:
-    flags = ("--draft", models.draft, "-n", 20, "--raw")
+    flags = ("--draft", models.draft, "-n", 20, "--raw", "-k", 4)
     lines = specdec("run", models.words, "a b", *flags).err.splitlines()
     expected = ["tokenizers match: SPM, 320 tokens", *SUMMARY]
     assert len(lines) == len(expected)

@@ -42,6 +42,7 @@ STATS: dict[str, Any] = {
     "tokens_per_pass": float,
     "drafted_per_position": list[int],
     "accepted_per_position": list[int],
+    "sources": dict,
     "decode_seconds": float,
     "tokens_per_second": float,
     "ttft_seconds": float,
@@ -76,7 +77,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
 @pytest.fixture(scope="module")
 def story(models: Models, tmp_path_factory: pytest.TempPathFactory) -> Story:
     """A run with a draft that is right now and then, and its trace."""
-    flags = (models.words, "a b c", "--draft", models.draft, "-n", 60, "--seed", 4)
+    flags = (models.words, "a b c", "-k", 4, "--draft", models.draft, "-n", 60, "--seed", 4)
     return traced(tmp_path_factory.mktemp("story") / "trace.jsonl", *flags)
 
 
@@ -231,7 +232,7 @@ def test_trace_without_json(models: Models, tmp_path: Path) -> None:
 def test_json_keeps_stderr_for_notes(models: Models) -> None:
     quiet = run_json(models.chat, "a", "--draft", models.ring_draft, "--draft", "none")
     assert quiet.err == ""
-    paired = run_json(models.words, "a", "-n", 4, "--raw", "--draft", models.draft)
+    paired = run_json(models.words, "a", "-n", 4, "-k", 4, "--raw", "--draft", models.draft)
     assert paired.err == "tokenizers match: SPM, 320 tokens\n"
 
 

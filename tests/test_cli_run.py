@@ -13,6 +13,7 @@ import pytest
 from cli import CALM, COMMAND, PATIENCE, VOCAB, Models, inside, json_inside, run_json, specdec, text_of, traced
 
 from specdec_cli.sampling import SamplingParams
+from specdec_cli.settings import LONGEST_AUTO
 
 GREEDY = ("--temp", 0)
 RING = " a b c d e"
@@ -294,7 +295,8 @@ def test_sampling_defaults_are_those_of_llama_cpp(models: Models) -> None:
         (("--min-p", 1.5), "min-p cannot be 1.5"),
         (("--seed", -1), "greater than or equal to 0"),
         (("-n", -1), "greater than or equal to 0"),
-        (("-k", -1), "greater than or equal to 0"),
+        (("-k", -1), "-k cannot be '-1'"),
+        (("-k", "1.5"), "Give a number of draft tokens, or auto."),
         (("--p-min", 2), "less than or equal to 1"),
         (("--temp", "warm"), "valid number"),
     ],
@@ -325,13 +327,24 @@ def test_k_that_no_pass_can_hold_is_refused(models: Models) -> None:
     assert "-k 255" in done.err
 
 
-def test_default_k_is_4(models: Models) -> None:
-    assert json_inside(models.ring, "a", "-n", 2).document["settings"]["k"] == 4
+def test_draft_length_is_chosen_by_cost_unless_one_is_given(models: Models) -> None:
+    flags = (models.ring, "a", "--draft", models.ring_draft, "-n", 60)
+    document = json_inside(*flags).document
+    settings = document["settings"]
+    assert (settings["auto"], settings["k"], settings["drafter"]) == (True, LONGEST_AUTO, "ngram+model")
+    assert json_inside(*flags, "--no-ngram").document["settings"]["drafter"] == "model"
+    fixed = json_inside(*flags, "-k", 3).document
+    assert (fixed["settings"]["auto"], fixed["settings"]["k"], fixed["settings"]["drafter"]) == (False, 3, "model")
+    assert document["token_ids"] == fixed["token_ids"]
+
+
+def test_longest_draft_is_one_that_a_pass_can_hold(models: Models) -> None:
+    assert json_inside(models.ring, "a", "-n", 2, "--batch", 8, "--draft", "ngram").document["settings"]["k"] == 7
 
 
 def test_p_min_shortens_drafts(models: Models) -> None:
     def run(p_min: float) -> dict[str, Any]:
-        flags = ("--draft", models.draft, "-n", 32, "--seed", 5, "--p-min", p_min)
+        flags = ("-k", 4, "--draft", models.draft, "-n", 32, "--seed", 5, "--p-min", p_min)
         return json_inside(models.words, "a", *flags).document
 
     some, half, none = run(0), run(0.3), run(1.0)
@@ -341,7 +354,7 @@ def test_p_min_shortens_drafts(models: Models) -> None:
 
 
 def test_ngram_finds_what_stood_there_before(models: Models) -> None:
-    stats = run_json(models.ring, "a b c d e a b c", "--draft", "ngram", "-n", 30).stats
+    stats = run_json(models.ring, "a b c d e a b c", "-k", 4, "--draft", "ngram", "-n", 30).stats
     assert stats["accepted"] == stats["drafted"] > 20
 
 
@@ -356,13 +369,13 @@ def test_draft_none_is_off_and_says_so(models: Models) -> None:
 
 
 def test_draft_that_never_fits_is_given_up(models: Models) -> None:
-    done = specdec("run", models.ring, "a", "--draft", models.draft, "-n", 60, "--seed", 1)
+    done = specdec("run", models.ring, "a", "-k", 4, "--draft", models.draft, "-n", 60, "--seed", 1)
     assert done.out == RING[2:] + RING * 11 + " a"
     assert "speculation OFF (no draft token was accepted in 16 drafts in a row)" in done.err
 
 
 def test_draft_context_that_is_smaller_only_ends_the_drafting(models: Models) -> None:
-    flags = (models.ring, "a b", "--ctx", 40, "--draft", models.ring_draft, "--ctx-draft", 12)
+    flags = (models.ring, "a b", "-k", 4, "--ctx", 40, "--draft", models.ring_draft, "--ctx-draft", 12)
     document = run_json(*flags).document
     assert document["models"]["draft"]["n_ctx"] == 12
     assert document["finish_reason"] == "context"
@@ -452,7 +465,7 @@ def test_preset_brings_its_pair_and_settings(preset: str, models: Models, tmp_pa
     done, trace = traced(tmp_path / "trace", preset, "x")
     document = done.document
     assert document["models"]["draft"]["path"] == str(models.ring_draft)
-    assert document["settings"]["k"] == 3
+    assert document["settings"]["drafter"] == "ngram+model"
     assert document["settings"]["sampling"] == asdict(SamplingParams(temperature=0.5))
     assert document["settings"]["system"] == "Be brief."
     assert prompt_of(trace) == "<s> system:Be brief.\nuser:x\nassistant:"

@@ -58,7 +58,9 @@ class Pair:
         texts = []
         for seed in range(-(-n_tokens // 1000)):
             rule = make_rule(Law(params, n_shared=N_VOCAB), seed=seed)
-            drafts: Drafter = NgramDrafter() if drafter == "ngram" else ModelDrafter(self.draft, rule, frozenset())
+            drafts: Drafter = (
+                NgramDrafter(least_chance=0) if drafter == "ngram" else ModelDrafter(self.draft, rule, frozenset())
+            )
             length = FixedLength(k, give_up_after=10**9)
             rounds = generate(
                 self.target,

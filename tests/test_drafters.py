@@ -4,23 +4,24 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from fakes import FakeClock, FakeLM, HashLM, TableLM
-from hypothesis import given
-from hypothesis import strategies as st
-from numpy.typing import NDArray
+from fakes import FakeClock, HashLM, TableLM
 from scipy import stats
 
-from specdec_cli.draft_length import FixedLength
-from specdec_cli.drafters import DRAFTERS, DrafterParts
+from specdec_cli.auto_length import AutoLength
+from specdec_cli.draft_length import DraftLength, FixedLength
+from specdec_cli.drafters import DRAFTERS, DrafterParts, make_drafter
+from specdec_cli.drafters.mixed import MixedDrafter, Turns
 from specdec_cli.drafters.model import ModelDrafter
 from specdec_cli.drafters.ngram import NgramDrafter
 from specdec_cli.drafters.none import NoDrafter
 from specdec_cli.engine import generate
 from specdec_cli.errors import DecodeFailed, Interrupted, UsageError
 from specdec_cli.law import Law
+from specdec_cli.learned import Learned
+from specdec_cli.pass_costs import PassCosts
 from specdec_cli.rejection import BlockRejection, TokenRejection
 from specdec_cli.sampling import SamplingParams, probability
-from specdec_cli.types import Drafter, Logits, Round, Target
+from specdec_cli.types import Draft, Drafter, Logits, Round, Target
 from specdec_cli.verify import SharedNoise
 
 GREEDY = SamplingParams(temperature=0)
@@ -42,119 +43,6 @@ def run(
 
 def emitted(rounds: Sequence[Round]) -> list[int]:
     return [token for round_ in rounds for token in round_.tokens]
-
-
-# --- n-gram ---------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("text", "k", "expected"),
-    [
-        ("", 4, ""),
-        ("abc", 4, ""),
-        ("abcd", 4, ""),
-        ("abcdabc", 4, "dabc"),
-        ("abcdabc", 2, "da"),
-        ("abcdabc", 1, "d"),
-        # Two tokens that agree are chance.
-        ("abcdxbc", 4, ""),
-        ("bcdxbc", 4, ""),
-        # The most recent occurrence wins, also one that overlaps with the end itself.
-        ("abcdabceabc", 1, "e"),
-        ("abceabcdabc", 1, "d"),
-        # Past the end of the text a loop goes on repeating itself.
-        ("aaaa", 4, "aaaa"),
-        ("aaaaaaaa", 4, "aaaa"),
-        ("abababab", 5, "ababa"),
-        # An n-gram at the very beginning counts, and the one at the end is not its own match.
-        ("abcabc", 8, "abcabcab"),
-        ("zzzabc", 9, ""),
-    ],
-)
-def test_ngram_by_hand(text: str, k: int, expected: str) -> None:
-    draft = NgramDrafter().propose([ord(c) for c in text], k)
-
-    assert "".join(map(chr, draft.tokens)) == expected
-    assert draft.off_reason is None
-
-
-def test_ngram_matches_as_many_tokens_as_it_is_told() -> None:
-    tokens = [ord(c) for c in "xabyabzab"]
-
-    assert NgramDrafter(match=2).propose(tokens, 1).tokens == (ord("z"),)
-    assert NgramDrafter(match=3).propose(tokens, 1).tokens == ()
-
-
-def search(tokens: Sequence[int], match: int, k: int) -> tuple[int, ...]:
-    """Look back for the last tokens, nearest first."""
-    tail = list(tokens[len(tokens) - match :])
-    for end in range(len(tokens) - 1, match - 1, -1):
-        if list(tokens[end - match : end]) == tail:
-            longer = list(tokens)
-            for i in range(k):
-                longer.append(longer[end + i])
-            return tuple(longer[len(tokens) :])
-    return ()
-
-
-@given(
-    st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=5), max_size=20),
-    st.integers(1, 4),
-    st.integers(1, 6),
-    st.integers(0, 20),
-)
-def test_the_index_answers_as_a_search_of_the_whole_text_would(
-    rounds: list[list[int]], match: int, k: int, n_first: int
-) -> None:
-    """Texts grow by rounds; now and then one is cut back, as when a chat turn is encoded anew."""
-    drafter, tokens = NgramDrafter(match), [0] * n_first
-    for i, round_ in enumerate(rounds):
-        tokens = [*(tokens[: len(tokens) // 2] if i % 7 == 6 else tokens), *round_]
-        expected = search(tokens, match, k) if len(tokens) >= match else ()
-        assert drafter.propose(tokens, k).tokens == expected
-
-
-def test_every_place_of_a_growing_text_is_entered_once() -> None:
-    """Reading the whole text again each round is what makes prompt lookup slow elsewhere."""
-    tokens = np.random.default_rng(0).integers(0, 4, size=500).tolist()
-    drafter = NgramDrafter()
-    for n in range(100, 501, 5):
-        drafter.propose(tokens[:n], 4)
-        drafter.propose(tokens[:n], 4)
-
-    assert drafter.n_entered == 500 - 3
-
-
-@pytest.mark.parametrize("other", ["xyz12345", "abcX", "abc", "abcdabc", "stuvwxyzstuvwxyzabc"])
-def test_another_text_is_read_from_its_beginning(other: str) -> None:
-    """What another conversation said must not be proposed in this one."""
-    drafter = NgramDrafter()
-    drafter.propose([ord(c) for c in "abcdefgabcdefgabc"], 4)
-    before = drafter.n_entered
-    tokens = [ord(c) for c in other]
-
-    assert drafter.propose(tokens, 4).tokens == search(tokens, 3, 4)
-    assert drafter.n_entered - before == max(len(other) - 3, 0)
-
-
-class CopyLM(FakeLM):
-    """Repeats what stood `period` tokens before: a task for which looking back is made."""
-
-    def __init__(self, period: int, n_vocab: int = 50) -> None:
-        super().__init__(n_vocab, seed=0)
-        self.period = period
-
-    def row(self, prefix: Sequence[int]) -> NDArray[np.float64]:
-        return np.where(np.arange(self.n_vocab) == prefix[-self.period], 9.0, 0.0)
-
-
-def test_ngram_copies_several_tokens_per_pass() -> None:
-    prompt = np.random.default_rng(1).permutation(50).tolist()
-    target = CopyLM(period=50)
-    rounds = run(target, NgramDrafter(), rule_for(target), prompt=[*prompt, *prompt[:5]], k=4, n=101)
-
-    assert len(rounds) == 1 + 100 / 5
-    assert all(r.n_accepted == len(r.drafted) == 4 for r in rounds[1:])
 
 
 # --- a model --------------------------------------------------------------------------------------------
@@ -371,3 +259,87 @@ def test_no_drafter_says_why() -> None:
     assert NoDrafter().propose([1], 4).off_reason == "--draft none"
     assert NoDrafter("recurrent").propose([1], 4).off_reason == "recurrent"
     assert NoDrafter().propose([1], 4).tokens == ()
+
+
+class Judge:
+    """Turns that were settled beforehand: what lookup found is worth `value`, asking the model `worth`."""
+
+    def __init__(self, value: float, worth: float) -> None:
+        self.asked: list[str] = []
+        self._value, self._worth = value, worth
+
+    def turn(self, name: str) -> None:
+        self.asked.append(name)
+
+    def worth(self, name: str) -> float:
+        assert name == "model"
+        return self._worth
+
+    def value(self) -> float:
+        return self._value
+
+
+LOOP = [1, 2, 3, 4] * 6 + [1, 2, 3]
+
+
+def mixed(turns: Turns | None) -> MixedDrafter:
+    lm = TableLM(20, seed=0)
+    return MixedDrafter(NgramDrafter(), ModelDrafter(lm, rule_for(lm), frozenset()), turns)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "value", "worth", "asked", "source"),
+    [
+        (LOOP, 1.0, 0.5, ["ngram"], "ngram"),
+        (LOOP, 0.5, 1.0, ["ngram", "model"], "model"),
+        (LOOP, 0.0, 0.0, ["ngram"], "ngram"),  # the length will keep nothing of it, unless the model were better
+        (PROMPT, 9.0, 0.1, ["ngram", "model"], "model"),  # nothing was found
+        (PROMPT, 9.0, 0.0, ["ngram"], "ngram"),
+    ],
+)
+def test_who_promises_more_is_asked(
+    tokens: list[int], value: float, worth: float, asked: list[str], source: str
+) -> None:
+    judge = Judge(value, worth)
+    draft = mixed(judge).propose(list(tokens), 4)
+    assert (judge.asked, draft.source) == (asked, source)
+    assert bool(draft.tokens) is (source == "model" or tokens is LOOP)
+
+
+def test_without_turns_the_model_drafts_where_lookup_finds_nothing() -> None:
+    assert mixed(None).propose(LOOP, 3) == Draft((4, 1, 2), source="ngram")
+    assert mixed(None).propose(PROMPT, 3).source == "model"
+
+
+def test_a_model_that_has_given_up_does_not_end_lookup() -> None:
+    lm = TableLM(20, seed=0, n_ctx=5)
+    drafter = MixedDrafter(NgramDrafter(), ModelDrafter(lm, rule_for(lm), frozenset()), None)
+    assert drafter.propose(PROMPT * 9, 3).off_reason is None
+    assert drafter.propose(LOOP, 3).tokens == (4, 1, 2)
+
+
+@pytest.mark.parametrize("params", [GREEDY, SamplingParams(temperature=0.8)], ids=str)
+def test_mixing_with_a_chosen_length_keeps_the_text(params: SamplingParams) -> None:
+    target, draft = TableLM(30, seed=0), TableLM(30, seed=0)
+    draft.table = draft.table + 0.3 * np.random.default_rng(1).normal(size=draft.table.shape)
+    rule = rule_for(target, params)
+    learned = Learned(PassCosts({1: 1.0, 2: 1.1, 4: 1.2, 8: 1.4}, longest=8))
+    learned.costs.set_drafting("model", 0.1, 0.02)
+    length = AutoLength(learned, longest=8, sources=("ngram", "model"))
+    drafter = MixedDrafter(NgramDrafter(), ModelDrafter(draft, rule, frozenset()), length)
+
+    def rounds(drafter: Drafter, length: DraftLength) -> list[Round]:
+        clock = FakeClock((0.25,))
+        return list(generate(target, drafter, length, rule, PROMPT, max_tokens=300, ends=lambda _: False, clock=clock))
+
+    plain, drafted = rounds(NoDrafter(), FixedLength(0)), rounds(drafter, length)
+    assert [t for r in drafted for t in r.tokens] == [t for r in plain for t in r.tokens]
+    assert sum(r.n_accepted for r in drafted) > 20
+
+
+def test_two_drafters_of_the_table_take_turns_under_both_names() -> None:
+    lm = TableLM(20, seed=0)
+    drafter = make_drafter("ngram+model", DrafterParts(rule_for(lm), frozenset(), 0.0, lm))
+    assert drafter.name == "ngram+model"
+    assert drafter.propose(LOOP, 3).source == "ngram"
+    assert make_drafter("ngram", DrafterParts(rule_for(lm), frozenset(), 0.0, None)).name == "ngram"

@@ -184,7 +184,7 @@ class Json:
     def write(self, rule: Rule, k: int, drafter: str = "model") -> list[int]:
         drafters: dict[str, Drafter] = {
             "model": ModelDrafter(self.draft, rule, self.end_tokens),
-            "ngram": NgramDrafter(match=1),
+            "ngram": NgramDrafter(least_chance=0),
             "none": NoDrafter(),
         }
         rounds = generate(

@@ -44,8 +44,14 @@ IMPORTS = {
     "kinds": "errors",
     "stats": "types",
     "draft_length": "types",
+    "pass_costs": "",
+    "chances": "",
+    "calibrate": "pass_costs types",
     "engine": "draft_length logprobs strict tokens types verify",
-    "drafters": "errors sampling tokens types verify",
+    "copy_odds": "",
+    "suffixes": "copy_odds",
+    "ngram_store": "copy_odds errors folders vocabulary numpy",
+    "drafters": "copy_odds errors ngram_store sampling suffixes tokens types verify",
     "vocab_check": "errors vocabulary",
     "chat": "errors jinja2",
     "presets": "errors folders names sampling settings yaml",
@@ -60,12 +66,15 @@ IMPORTS = {
     "advice": "memory stats types",
     "llama": "errors gguf settings stats tokens types vocabulary llama_cpp numpy",
     "examine": "errors facts gguf hub llama.apart memory pick presets vocabulary",
+    "profile": "folders llama.build llama.devices machine",
+    "learned": "calibrate chances folders pass_costs profile settings types",
+    "auto_length": "chances learned types",
     "plan": "advice errors facts fit gguf llama.build llama.devices llama.model machine memory sampling settings "
     "vocab_check vocabulary",
     "pull": "download errors examine fit hub pick plan presets settings store vocab_check",
     "rules": "errors history law llama.grammar llama.model plan rejection strict verify",
-    "pairing": "drafters drafters.none errors llama.abort llama.devices llama.model llama.session memory plan rules "
-    "settings strict types verify",
+    "pairing": "auto_length drafters drafters.mixed drafters.model drafters.none errors learned llama.abort "
+    "llama.devices llama.model llama.session memory ngram_store plan profile rules settings strict types verify",
     "prompt_cache": "errors folders gguf llama.build pairing plan tokens numpy",
     "prompts": "chat errors llama.model",
     "ui": "stats types vocab_check vocabulary rich",
@@ -81,7 +90,6 @@ IMPORTS = {
     "plot": "bench bench_report errors ui.clean matplotlib",
     "bench_compare": "errors",
     "replay": "costs errors",
-    "profile": "folders llama.build llama.devices machine",
     "commands": "advice audit audit_report bench bench_compare bench_report chat costs derive document errors fit "
     "guard hub interrupt inventory kinds llama.abort llama.devices llama.grammar llama.log "
     "llama.model llama.quantize machine pairing plan plot presets profile prompt_cache prompts pull replay resolve "

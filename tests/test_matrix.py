@@ -150,7 +150,7 @@ def test_the_text_is_that_of_plain_decoding(bed: Bed, name: str, drafter: str, k
     plain = bed.plain_text(name)
     drafters: dict[str, Drafter] = {
         "model": ModelDrafter(bed.draft, bed.rule(name), frozenset({EOS})),
-        "ngram": NgramDrafter(match=1),
+        "ngram": NgramDrafter(least_chance=0),
         "half right": HalfRight(plain),
     }
     text, drafted, accepted = bed.write(name, drafters[drafter], k)

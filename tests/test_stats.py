@@ -1,5 +1,7 @@
 """Counts by hand: what is drafted, what is accepted, and which clock a speed is made from."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -103,6 +105,16 @@ def test_positions_count_the_drafts_that_had_them() -> None:
 
     assert stats.drafted_per_position == [3, 2, 1, 1]
     assert stats.acceptance_per_position == [1.0, 0.5, 1.0, 1.0]
+
+
+def test_sources_are_counted_apart() -> None:
+    rounds = [(3, 3, "model"), (3, 1, "ngram"), (2, 0, "model"), (1, 1, ""), (0, 0, ""), (4, 4, "ngram")]
+    stats = stats_of(*(replace(a_round(drafted, accepted), source=source) for drafted, accepted, source in rounds))
+
+    assert stats.drafted_by_source == {"model": 5, "ngram": 7}
+    assert stats.accepted_by_source == {"model": 3, "ngram": 5}
+    assert list(stats.acceptance_by_source.items()) == [("ngram", 5 / 7), ("model", 3 / 5)]
+    assert (stats.drafted, stats.accepted) == (13, 9), "what has no name is in the sums"
 
 
 def test_the_speed_now_is_that_of_the_last_rounds() -> None:

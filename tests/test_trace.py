@@ -57,6 +57,7 @@ def test_lines_by_hand() -> None:
         "seconds": 1.0,
         "finish": None,
         "off_reason": None,
+        "source": "",
         "logprobs": [],
         "spans": [["né", "draft"], ["\n🦙", "target"]],
     }
@@ -143,6 +144,7 @@ def test_statistics_hold_what_was_counted() -> None:
         "tokens_per_pass": 4 / 3,
         "drafted_per_position": [1, 1],
         "accepted_per_position": [1, 0],
+        "sources": {},
         "decode_seconds": 1.5,
         "tokens_per_second": 2.0,
         "ttft_seconds": 2.0,

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import termios
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pyte
@@ -110,6 +111,18 @@ def test_the_full_panel_says_what_the_run_does() -> None:
         " green text was drafted and accepted, plain text is the target's own",
     ]
     assert not any(seen[11:])
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_acceptance_of_each_source_where_several_take_turns(columns: int) -> None:
+    rounds = [replace(a_round(n), source=source) for n, source in ((3, "ngram"), (1, "model"), (0, "model"))]
+    row = drawn(FakeTty(columns, 40), *rounds)[4]
+    assert row.startswith(f"{' acceptance   44%  model 17%, ngram 100%':<49} 2 ")
+
+    row = drawn(FakeTty(columns, 40), *rounds, replace(a_round(1), source="a source of a long name"))[4]
+    assert row.startswith(f"{' acceptance   42%  model 17%, ngram 100%, a sou…':<49} 2 ")
+
+    assert drawn(FakeTty(columns, 40), rounds[0])[4].startswith(" acceptance   100%            3 of 3 ")
 
 
 def test_a_small_window_gets_the_most_telling_lines() -> None:

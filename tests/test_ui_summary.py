@@ -1,5 +1,7 @@
 """The lines after an answer say what was counted."""
 
+from dataclasses import replace
+
 import pytest
 from ui_fakes import a_round
 
@@ -25,6 +27,14 @@ def test_all_figures_of_a_run() -> None:
         "4 rounds, 2.00 tokens per pass, drafted 9, accepted 4, acceptance 44%\n"
         "draft 12.0 ms, verify 42.0 ms, everything else 6.0 ms"
     )
+
+
+def test_several_sources_are_told_apart() -> None:
+    rounds = [replace(a_round(n), source=source) for n, source in ((3, "ngram"), (1, "model"), (0, "model"))]
+
+    told = "accepted by source: model 1 of 6 (17%), ngram 3 of 3 (100%)"
+    assert told in summary(stats_of(a_round(0, drafted=0), *rounds), "stop")
+    assert not [row for row in summary(stats_of(rounds[0]), "stop") if "source" in row]
 
 
 def test_drafted_is_counted_not_derived_from_k() -> None:

@@ -17,6 +17,19 @@ if TYPE_CHECKING:
 JsonOpt = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout and nothing else there.")]
 
 
+AUTO = "auto"
+"""Draft length by measured cost."""
+
+
+def draft_length(text: str) -> int | None:
+    """A number of draft tokens, None for auto. Raises UsageError."""
+    if text == AUTO:
+        return None
+    if not (text.isascii() and text.isdigit()):
+        raise UsageError(f"-k cannot be {text!r}.", hint="Give a number of draft tokens, or auto.")
+    return int(text)
+
+
 def say(text: str) -> None:
     """A note for the user: on stderr, so that stdout stays the model's."""
     print(printable(text), file=sys.stderr, flush=True)

@@ -16,7 +16,7 @@ import typer
 
 from specdec_cli.commands import sampling_options as more
 from specdec_cli.commands.chatting import chat, stoppable
-from specdec_cli.commands.options import JsonOpt, find, layers, quantize, say
+from specdec_cli.commands.options import AUTO, JsonOpt, draft_length, find, layers, quantize, say
 from specdec_cli.commands.pull import offer_to_pull
 from specdec_cli.errors import UsageError
 from specdec_cli.guard import guard_terminal
@@ -53,15 +53,30 @@ def run(
         ),
     ] = None,
     k: Annotated[
-        int | None,
-        typer.Option("-k", min=0, help="Draft tokens per round (4, or the preset's).", rich_help_panel=_DRAFTING),
-    ] = None,
+        str,
+        typer.Option("-k", help="Draft tokens per round; auto: by measured cost.", rich_help_panel=_DRAFTING),
+    ] = AUTO,
+    look_up: Annotated[
+        bool,
+        typer.Option(
+            "--ngram/--no-ngram", help="With -k auto: look up drafts in the text, too.", rich_help_panel=_DRAFTING
+        ),
+    ] = True,
     p_min: Annotated[
         float | None,
         typer.Option(
             min=0,
             max=1,
             help="Stop a draft before a token less likely than this (0, or the preset's).",
+            rich_help_panel=_DRAFTING,
+        ),
+    ] = None,
+    ngram_store: Annotated[
+        Path | None,
+        typer.Option(
+            help="With --draft ngram: copy from texts of earlier runs, too. Your prompts and the answers are kept in "
+            "this file (in a folder: one file for each tokenizer) as token ids, which anyone with the model can read; "
+            "at most 262,144 tokens, the oldest go first. Without this option nothing is kept.",
             rich_help_panel=_DRAFTING,
         ),
     ] = None,
@@ -243,9 +258,10 @@ def run(
     from specdec_cli.prompts import argument_text, conversation, prompt_text
     from specdec_cli.resolve import DRAFTER_NAMES, resolve
     from specdec_cli.running import Limits, Writer
-    from specdec_cli.settings import DEFAULT_K
+    from specdec_cli.settings import LONGEST_AUTO
     from specdec_cli.trace import Trace
 
+    fixed_k = draft_length(k)
     text = prompt_text(prompt, file, sys.stdin)
     if as_json and text is None:
         raise UsageError("--json needs a prompt.", hint="Give one as argument, with -f, or through a pipe.")
@@ -274,14 +290,17 @@ def run(
         profile = _profile(files) if profiled and draft not in DRAFTER_NAMES else None
         if profile is not None:
             files = _as_tuned(files, profile)
+            fixed_k = profile.k if fixed_k is None else fixed_k
+        is_auto = fixed_k is None
         with stoppable(abort):
             if system is None and not raw and files.preset is not None:
                 system = files.preset.system
             request = PairRequest(
                 target=files.target,
                 draft=files.draft,
-                drafter=files.drafter,
-                k=_first(k, profile.k if profile else None, files.preset.k if files.preset else None, DEFAULT_K),
+                drafter="ngram+model" if is_auto and look_up and files.drafter == "model" else files.drafter,
+                k=min(LONGEST_AUTO, max((ubatch or batch) - 1, 1)) if fixed_k is None else fixed_k,
+                auto=is_auto,
                 seed=_first(seed, secrets.randbits(32)),
                 sampling=_sampling(
                     files.preset,
@@ -303,6 +322,7 @@ def run(
                 p_min=_first(
                     p_min, profile.p_min if profile else None, files.preset.p_min if files.preset else None, 0.0
                 ),
+                ngram_store=ngram_store,
                 verify=verify,
                 strict=strict,
                 ignore_end=ignore_eos,

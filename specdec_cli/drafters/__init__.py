@@ -3,22 +3,28 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from specdec_cli.drafters.mixed import MixedDrafter, Turns
 from specdec_cli.drafters.model import ModelDrafter
 from specdec_cli.drafters.ngram import NgramDrafter
 from specdec_cli.drafters.none import NoDrafter
 from specdec_cli.errors import UsageError
+from specdec_cli.ngram_store import NgramStore
 from specdec_cli.types import Drafter, Target
 from specdec_cli.verify import Rule
 
 
 @dataclass(frozen=True, slots=True)
 class DrafterParts:
-    """What a drafter may be built from. `session` is the draft model's, None without one."""
+    """What a drafter may be built from. `session` is the draft model's, None without one; `turns` says which of
+    several sources to ask, None if nobody does; `store` holds earlier texts where they are to be copied from.
+    """
 
     rule: Rule
     end_tokens: frozenset[int]
     p_min: float
     session: Target | None
+    turns: Turns | None = None
+    store: NgramStore | None = None
 
 
 def _model(parts: DrafterParts) -> Drafter:
@@ -29,6 +35,19 @@ def _model(parts: DrafterParts) -> Drafter:
 
 DRAFTERS: Mapping[str, Callable[[DrafterParts], Drafter]] = {
     "model": _model,
-    "ngram": lambda _: NgramDrafter(),
+    "ngram": lambda parts: NgramDrafter(store=parts.store),
     "none": lambda _: NoDrafter(),
 }
+COPYING = frozenset({"ngram"})
+"""Those that can copy from a store of earlier texts."""
+
+
+def make_drafter(name: str, parts: DrafterParts) -> Drafter:
+    """A drafter of the table, or two of them that take turns: `ngram+model`. Raises UsageError."""
+    first, *second = (DRAFTERS[source](parts) for source in sources(name))
+    return MixedDrafter(first, second[0], parts.turns) if second else first
+
+
+def sources(name: str) -> tuple[str, ...]:
+    """Who may draft under this name: one drafter, or two that take turns."""
+    return tuple(name.split("+", 1))

@@ -86,7 +86,7 @@ def _figures(stats: RunStats, palette: Palette) -> list[Line]:
     return [
         _row("speed", f"{words.decimal(now, 1)} tokens/s", f"mean {words.decimal(mean, 1)}"),
         _row("first token", words.duration(stats.ttft_seconds), f"k {stats.k}"),
-        _row("acceptance", words.percent(stats.acceptance), f"{stats.accepted} of {stats.drafted}"),
+        _acceptance(stats, palette),
         _row(
             "per pass",
             f"{words.decimal(stats.tokens_per_pass, 2)} tokens",
@@ -95,6 +95,17 @@ def _figures(stats: RunStats, palette: Palette) -> list[Line]:
         line((f" {'recent':<{LABEL_WIDTH}}", DIM), (_recent(stats, palette), palette.draft)),
         line((f" {'ms a round':<{LABEL_WIDTH}}", DIM), _split(stats)),
     ]
+
+
+def _acceptance(stats: RunStats, palette: Palette) -> Line:
+    """Of all drafts, and of each source where several take turns."""
+    sources = stats.acceptance_by_source
+    if len(sources) < 2:
+        return _row("acceptance", words.percent(stats.acceptance), f"{stats.accepted} of {stats.drafted}")
+    told = ", ".join(f"{source} {words.percent(share)}" for source, share in sources.items())
+    share = f"{words.percent(stats.acceptance)}  "
+    room = FIGURES_WIDTH - LABEL_WIDTH - len(share) - GAP
+    return line((f" {'acceptance':<{LABEL_WIDTH}}", DIM), (share, BOLD), palette.crop(told, room))
 
 
 def _row(label: str, value: str, more: str) -> Line:

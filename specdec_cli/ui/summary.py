@@ -25,6 +25,7 @@ def summary(stats: RunStats, reason: FinishReason) -> list[str]:
         f"first token after {words.duration(stats.ttft_seconds)}",
         f"{words.count(stats.passes, 'round')}, {words.decimal(stats.tokens_per_pass, 2)} tokens per pass, "
         f"drafted {stats.drafted}, accepted {stats.accepted}, acceptance {words.percent(stats.acceptance)}",
+        *_sources(stats),
         f"draft {words.duration(stats.draft_seconds)}, verify {words.duration(stats.verify_seconds)}, "
         f"everything else {words.duration(stats.other_seconds)}",
         *_prompt(stats),
@@ -34,6 +35,18 @@ def summary(stats: RunStats, reason: FinishReason) -> list[str]:
 def warnings(stats: RunStats) -> list[str]:
     """What the user should not miss."""
     return [] if stats.off_reason is None else [words.off(stats.off_reason)]
+
+
+def _sources(stats: RunStats) -> list[str]:
+    """Who drafted what, where several took turns."""
+    shares = stats.acceptance_by_source
+    if len(shares) < 2:
+        return []
+    told = (
+        f"{source} {stats.accepted_by_source[source]} of {stats.drafted_by_source[source]} ({words.percent(share)})"
+        for source, share in shares.items()
+    )
+    return [f"accepted by source: {', '.join(told)}"]
 
 
 def _prompt(stats: RunStats) -> list[str]:

@@ -1,0 +1,262 @@
+"""Draft length by measured cost: every round drafts what brings the most tokens per second.
+
+A round whose draft ends after n tokens emits E(n) = 1 + a_1 + a_1 a_2 + ... + a_1 ... a_n tokens on average and takes
+t(n + 1) for the pass and d for each draft token. What is maximised is its value E - L T, not its own tokens per second:
+L is the rate reached lately, and time saved is worth what it brings elsewhere (the renewal reward theorem; Dinkelbach,
+"On nonlinear fractional programming", 1967). L is never below the rate of plain decoding, so a draft has to beat that.
+
+A source that does not pay rests. It is asked again (a probe) when what earlier drafts gained, and one percent of the
+time since, can bear the loss; what it then has to read is part of the price.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from specdec_cli.chances import Chances
+from specdec_cli.learned import Learned
+from specdec_cli.types import Draft, Round
+
+_LOOK_AHEAD = 12
+"""Tokens beyond the next one that are looked at: a kernel's tile may end there."""
+_UNLIKELY = 0.02
+"""Tokens that come with less than this chance change no decision."""
+_RATE_STEP = 1 / 24
+_SELECTION = 1.1
+"""By so much choosing a length for each round may beat the best of the fixed lengths."""
+_ALLOWANCE = 0.01
+_FIRST_CREDIT, _NEXT_CREDIT, _MOST_CREDIT = 4.0, 1.0, 16.0
+"""Passes of one token that may be lost on a source before anything was gained, for the first answer and for later
+ones, and that can be saved up."""
+_PROBE_ROUNDS = 3
+_SHORTEST_PAUSE, _LONGEST_PAUSE = 8, 64
+"""Rounds between two probes: twice as many after each, until one led to something."""
+_PATIENCE = 24
+"""Rounds after which what was really gained counts, not what was expected."""
+_USUAL_ANSWER, _LEAST_REST = 200, 32
+"""Tokens that an answer is expected to have, and to go on for at any time; past the first it is as long again."""
+_HOPELESS = 0.98
+_KNOWN = 8
+"""Outcomes after which a source is judged by what is known of it."""
+
+
+@dataclass(slots=True)
+class _Source:
+    """How a source does in this text. Seconds and tokens are of recent rounds that it drafted for."""
+
+    credit: float
+    known: int = 0  # tokens of the text that it has read
+    pause: int = _SHORTEST_PAUSE  # rounds to rest before the next probe
+    is_resting: bool = False
+    rested: int = 0
+    rounds: int = 0
+    tokens: float = 0.0
+    seconds: float = 0.0
+
+
+class AutoLength:
+    """Chooses for one answer; what it learns goes on in `learned`. At most `longest` tokens a draft.
+
+    `sources` are those that may draft; a drafter that lets several take turns asks `worth`, `turn` and `value`.
+    """
+
+    def __init__(self, learned: Learned, *, longest: int, sources: Sequence[str]) -> None:
+        self.off_reason: str | None = None
+        self._learned, self._costs, self._longest = learned, learned.costs, longest
+        self._sources = {name: self._source(name) for name in sources}
+        self._tokens_lately, self._seconds_lately = 1.0, learned.costs.plain
+        self._n_tokens = self._room = self._written = 0
+        self._most = longest
+        self._is_asked = False
+        self._turn = next(iter(self._sources))
+        self._begin()
+
+    def _source(self, name: str) -> _Source:
+        """One that is not known yet is tried, and may lose something."""
+        if self._learned.of(name).n_seen >= _KNOWN:
+            return _Source(_NEXT_CREDIT * self._costs.plain)
+        return _Source(_FIRST_CREDIT * self._costs.plain)
+
+    def _begin(self) -> None:
+        self._source_chances = self._learned.of(self._turn)
+        self._each = self._costs.draft_token(self._turn)
+        self._rate = self._reachable_rate()
+        self._confidences: list[float | None] = []
+        self._reached = 1.0  # chance that all draft tokens so far are kept
+        self._value = [0.0]  # of ending the draft after i tokens, over that of no draft; drafting them is paid
+        self._proposed: Sequence[int] = ()
+
+    def _reachable_rate(self) -> float:
+        """Tokens per second: lately, but not what only another kind of text would give, nor less than plain decoding.
+
+        Were the past alone to say it, a text that turned harder would be hurried through with short drafts.
+        """
+        plain = self._costs.plain
+        if not plain:
+            return 0.0
+        chances, passes = self._source_chances, self._costs.passes
+        reached = tokens = 1.0
+        best = tokens / plain
+        for place in range(self._most):
+            reached *= chances.expected(place)
+            tokens += reached
+            rate = tokens / (passes[place + 2] + (place + 1) * self._each)
+            if rate > best:
+                best = rate
+            if reached < _UNLIKELY:
+                break
+        return max(min(self._tokens_lately / self._seconds_lately, _SELECTION * best), 1.0 / plain)
+
+    def next(self, n_tokens: int, room: int) -> int:
+        """The most tokens to ask for after a text of `n_tokens`, at most `room`; 0 while no source is worth it."""
+        self._n_tokens, self._is_asked = n_tokens, True
+        self._room, self._most = room, min(room, self._longest)
+        self.turn(self._turn)
+        if not self._costs.plain:  # nothing was measured yet: this round is the first measurement
+            return 0
+        return self._most if len(self._sources) > 1 or self.worth(self._turn) > 0 else 0
+
+    def turn(self, name: str) -> None:
+        """It is this source's turn. What another one drafted is forgotten."""
+        self._turn = name
+        self._begin()
+
+    def worth(self, name: str) -> float:
+        """Tokens that a round with this source should bring beyond one without a draft; 0 or less if it rests."""
+        source = self._sources[name]
+        if source.is_resting:
+            if source.rested < source.pause or source.credit < self._price(name):
+                return 0.0
+            self._sources[name] = source = _Source(source.credit, source.known, min(2 * source.pause, _LONGEST_PAUSE))
+            self._learned.of(name).doubt()
+        if not source.rounds and not self._could_pay(name):
+            return 0.0
+        lead = self._lead(name)
+        if lead > 0 and not self._disappoints(source):
+            return lead
+        source.is_resting = True
+        return 0.0
+
+    def _could_pay(self, name: str) -> bool:
+        """Whether a draft that is always right would."""
+        passes, each = self._costs.passes, self._costs.draft_token(name)
+        best = max((k + 1) * passes[1] / (passes[k + 1] + k * each) for k in range(1, self._longest + 1))
+        if best >= _HOPELESS:
+            return True
+        self._sources[name].is_resting = True
+        self._sources[name].credit = -math.inf
+        if len(self._sources) == 1:
+            self.off_reason = (
+                f"a draft token takes {1000 * each:.1f} ms and one of the target {1000 * passes[1]:.1f} ms, "
+                "so no draft can pay here"
+            )
+        return False
+
+    def _disappoints(self, source: _Source) -> bool:
+        return source.rounds >= _PATIENCE and source.tokens * self._costs.plain < source.seconds
+
+    def _price(self, name: str) -> float:
+        """Seconds that a probe may lose."""
+        return self._behind(name) * self._costs.token_behind(name) + _PROBE_ROUNDS * self._costs.draft_token(name)
+
+    def _behind(self, name: str) -> int:
+        return max(self._n_tokens - self._sources[name].known - 1, 0)
+
+    def _lead(self, name: str) -> float:
+        """The first token is drafted, and dropped again where its confidence says so."""
+        chances, each, rate = self._learned.of(name), self._costs.draft_token(name), self._rate
+        behind = self._behind(name) * self._costs.token_behind(name) / self._rounds_left()
+        wider = rate * (self._costs.passes[2] - self._costs.passes[1])
+        worth = -rate * (each + behind)
+        for share, chance in chances.first_tokens():
+            gain = chance - wider + self._beyond(chances, each, 1, chance)
+            if gain > 0:
+                worth += share * gain
+        return worth
+
+    def _rounds_left(self) -> float:
+        """Over which what a source has to read pays or not; taken to be of about two tokens."""
+        rest = max(_USUAL_ANSWER - self._written, self._written, _LEAST_REST)
+        return max(min(self._room, rest) / 2, 1.0)
+
+    def value(self) -> float:
+        """Tokens that what was drafted in this turn is worth beyond no draft."""
+        return max(self._value)
+
+    def more(self, confidence: float | None) -> bool:
+        """Whether another draft token should bring more than it costs."""
+        self._confidences.append(confidence)
+        n, passes = len(self._confidences), self._costs.passes
+        self._reached *= self._source_chances.of(confidence)
+        self._value.append(self._value[-1] + self._reached - self._rate * (passes[n + 1] - passes[n]))
+        if n >= self._most or self._reached < _UNLIKELY:
+            return False
+        ahead = self._beyond(self._source_chances, self._each, n, self._reached)
+        return self._value[-1] + ahead > max(self._value)
+
+    def _beyond(self, chances: Chances, each: float, n: int, reached: float) -> float:
+        """The most that drafting on after n tokens should bring; 0 or more."""
+        passes, rate = self._costs.passes, self._rate
+        best, tokens, seconds = 0.0, 0.0, -passes[n + 1]
+        for place in range(n, min(n + _LOOK_AHEAD, self._most)):
+            reached *= chances.expected(place)
+            tokens += reached
+            seconds += each
+            gain = tokens - rate * (passes[place + 2] + seconds)
+            if gain > best:
+                best = gain
+            if reached < _UNLIKELY:
+                break
+        return best
+
+    def keep(self, draft: Draft) -> int:
+        """As many of the draft's tokens as have the best value; it may be none."""
+        self._proposed = draft.tokens
+        values = self._value[: len(draft.tokens) + 1]
+        return values.index(max(values))
+
+    def observe(self, round_: Round) -> None:
+        if not self._is_asked:  # the prompt's round
+            self._written = 1
+            return
+        self._written += len(round_.tokens)
+        self._is_asked = False
+        pass_seconds = round_.seconds - round_.draft_seconds
+        self._costs.saw_pass(len(round_.drafted) + 1, pass_seconds)
+        self._count(round_)
+        if self._confidences:
+            self._learn(round_)
+
+    def _count(self, round_: Round) -> None:
+        """Time and tokens: lately, of the source, and what probes may cost."""
+        n, plain = len(round_.tokens), self._costs.plain
+        seconds = min(round_.seconds, 4 * (self._costs.passes[len(round_.drafted) + 1] + round_.draft_seconds))
+        self._tokens_lately += _RATE_STEP * (n - self._tokens_lately)
+        self._seconds_lately += _RATE_STEP * (seconds - self._seconds_lately)
+        for name, source in self._sources.items():
+            if name == self._turn and self._confidences:
+                source.rounds += 1
+                step = max(_RATE_STEP, 1 / source.rounds)
+                source.tokens += step * (n - source.tokens)
+                source.seconds += step * (seconds - source.seconds)
+                source.credit += n * plain - seconds
+                if source.rounds >= _PATIENCE:
+                    source.pause = _SHORTEST_PAUSE
+            else:
+                source.rested += source.is_resting
+                source.credit += _ALLOWANCE * seconds
+            source.credit = min(source.credit, _MOST_CREDIT * plain)
+
+    def _learn(self, round_: Round) -> None:
+        n_drafted, n_kept = len(self._confidences), len(round_.drafted)
+        source, chances = self._sources[self._turn], self._learned.of(self._turn)
+        self._costs.saw_draft(self._turn, n_drafted, self._behind(self._turn), round_.draft_seconds)
+        source.known = self._n_tokens + n_drafted - 1
+        n_right = round_.n_accepted
+        for i in range(min(n_right + 1, n_kept)):
+            chances.saw(self._confidences[i], i, kept=i < n_right)
+        # The first token that was drafted and not verified: the target has told its own there all the same.
+        if n_right == n_kept < len(self._proposed) and round_.own is not None:
+            chances.saw(self._confidences[n_kept], n_kept, kept=self._proposed[n_kept] == round_.own)
+            n_right += self._proposed[n_kept] == round_.own
+        source.known = min(source.known, self._n_tokens + n_right)

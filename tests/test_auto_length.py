@@ -1,0 +1,291 @@
+"""Draft length by measured cost: never slower, always near the best fixed length, on simulated machines and texts."""
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from fakes import FakeClock, TableLM
+from simulated import F32, Q4_0, Machine, Text, decode, text, with_hindsight
+
+from specdec_cli.auto_length import AutoLength
+from specdec_cli.calibrate import calibrated
+from specdec_cli.chances import Chances
+from specdec_cli.draft_length import FixedLength
+from specdec_cli.learned import Learned, LearnedKey, load_learned, save_learned
+from specdec_cli.pass_costs import PassCosts
+from specdec_cli.profile import ProfileKey
+from specdec_cli.settings import ContextSettings, ModelSettings
+from specdec_cli.types import Draft, Round
+
+LONGEST = 15
+GPU = {1: 10.0, 2: 10.2, 4: 10.5, 8: 11.0, 16: 12.0}
+"""A pass whose time is that of reading the weights: the width hardly matters."""
+
+MACHINES = {
+    "Q4_0, 3-layer draft": Machine.measured(Q4_0, 1.07),
+    "Q4_0, free draft": Machine.measured(Q4_0, 0.05),
+    "F32, Q4_0 copy": Machine.measured(F32, 3.9),
+    "draft as dear as its target": Machine.measured(Q4_0, 3.9),
+    "draft dearer than its target": Machine.measured(Q4_0, 6.0),
+    "GPU": Machine.measured(GPU, 1.5, 0.05),
+}
+TEXTS = {
+    "easy": text(1000, 3.0, 1.5, seed=1),
+    "ordinary": text(1000, 1.0, 1.5, seed=2),
+    "hard": text(1000, -1.0, 1.5, seed=3),
+    "never right": text(1000, -6.0, 1.0, seed=4),
+    "now sure, now not": text(1000, 0.5, 4.0, seed=5),
+    "code, prose, code": text(600, 3.0, 1.5, seed=6) + text(600, -2.0, 1.0, seed=7) + text(600, 3.0, 1.5, seed=8),
+}
+
+
+def learned_of(machine: Machine, widths: Sequence[int] = (1, 2, 3, 4, 5, 6, 8, 12, 16)) -> Learned:
+    costs = PassCosts({width: machine.passes[width] for width in widths}, longest=LONGEST)
+    costs.set_drafting("model", machine.draft_token, machine.token_behind)
+    return Learned(costs)
+
+
+def auto(learned: Learned) -> AutoLength:
+    return AutoLength(learned, longest=LONGEST, sources=("model",))
+
+
+@functools.cache
+def fixed_times(machine: str, words: str) -> dict[int, float]:
+    return {
+        k: decode(MACHINES[machine], TEXTS[words], FixedLength(k, give_up_after=10**9))[0] for k in range(LONGEST + 1)
+    }
+
+
+@pytest.mark.parametrize("words", TEXTS)
+@pytest.mark.parametrize("machine", MACHINES)
+def test_no_fixed_length_is_much_better_and_plain_decoding_neither(machine: str, words: str) -> None:
+    there, script = MACHINES[machine], TEXTS[words]
+    learned = learned_of(there)
+    times = fixed_times(machine, words)
+    first, second = (decode(there, script, auto(learned), noise=0.05, seed=seed)[0] for seed in (1, 2))
+
+    assert min(times.values()) / first > 0.96
+    assert min(times.values()) / second > 0.965
+    assert times[0] / first > 0.98
+    assert first >= with_hindsight(there, script, LONGEST) * 0.99  # nobody is faster than hindsight, but for noise
+
+
+def test_it_beats_every_fixed_length_where_confidence_tells_the_good_drafts_from_the_bad() -> None:
+    for name in ("Q4_0, free draft", "GPU"):
+        machine, words = MACHINES[name], "now sure, now not"
+        best = min(fixed_times(name, words).values())
+        assert best / decode(machine, TEXTS[words], auto(learned_of(machine)))[0] > 1.03
+
+
+def test_it_beats_every_fixed_length_where_the_text_changes() -> None:
+    machine, words = MACHINES["F32, Q4_0 copy"], "code, prose, code"
+    seconds, lengths = decode(machine, TEXTS[words], auto(learned_of(machine)))
+    assert min(fixed_times("F32, Q4_0 copy", words).values()) / seconds > 1.08
+    n = len(lengths)
+    middle = lengths[n // 2 - n // 10 : n // 2 + n // 10]
+    assert sum(map(bool, middle)) / len(middle) < 0.2  # prose, decoded plainly
+
+
+def test_it_follows_a_machine_whose_speed_drifts() -> None:
+    machine, words = MACHINES["F32, Q4_0 copy"], TEXTS["ordinary"]
+
+    def wave(now: float) -> float:
+        return 1.0 + 0.3 * math.sin(now)
+
+    best = min(decode(machine, words, FixedLength(k, give_up_after=10**9), noise=0.05, pace=wave)[0] for k in range(5))
+    assert best / decode(machine, words, auto(learned_of(machine)), noise=0.05, pace=wave)[0] > 0.97
+
+
+@pytest.mark.parametrize("words", ["easy", "never right"])
+def test_it_finds_its_way_from_a_calibration_of_one_width(words: str) -> None:
+    machine, script = MACHINES["F32, Q4_0 copy"], TEXTS[words]
+    learned = learned_of(machine, widths=(1,))
+    seconds, _ = decode(machine, script, auto(learned), noise=0.05)
+    assert min(fixed_times("F32, Q4_0 copy", words).values()) / seconds > 0.95
+
+
+def test_a_draft_ends_with_a_tile_and_not_before_it() -> None:
+    """On this file 3 wide passes cost more than 4, and 5 or 6 more than 8."""
+    machine = Machine.measured(Q4_0 | {7: 13.0}, 0.05)
+    _, lengths = decode(machine, text(800, 4.0, 0.3, seed=1), auto(learned_of(machine, tuple(range(1, 17)))))
+    settled = lengths[5:-2]
+    assert sum(k in (3, 7, 11, 14, 15) for k in settled) / len(settled) > 0.9
+
+
+def test_a_draft_that_costs_more_than_its_target_is_never_asked() -> None:
+    machine = MACHINES["draft dearer than its target"]
+    length = auto(learned_of(machine))
+    _, lengths = decode(machine, TEXTS["easy"], length)
+    assert not any(lengths)
+    assert length.off_reason is not None
+    assert "6.0 ms" in length.off_reason
+
+
+def test_what_a_useless_draft_costs_is_bounded_by_a_few_passes() -> None:
+    machine, words = MACHINES["Q4_0, 3-layer draft"], TEXTS["never right"]
+    learned = learned_of(machine)
+    short = Text(words.confidence[:100], words.is_right[:100])
+    lost = decode(machine, short, auto(learned))[0] / machine.passes[1] - 100
+    assert lost < 8
+    assert decode(machine, short, auto(learned))[0] / machine.passes[1] - 100 < 1  # the next answer knows
+
+
+def test_a_text_in_which_nothing_was_measured_begins_plainly() -> None:
+    length = AutoLength(Learned(PassCosts({}, longest=4)), longest=4, sources=("model",))
+    length.observe(Round((), 0, 7, seconds=0.5))
+    assert length.next(10, 99) == 0
+    length.observe(Round((), 0, 7, seconds=0.01))
+    assert length.next(11, 99) == 4
+
+
+def test_keep_drops_what_is_not_worth_its_width() -> None:
+    learned = learned_of(MACHINES["Q4_0, free draft"])
+    length = auto(learned)
+    length.observe(Round((), 0, 7, seconds=0.5))
+    for i in range(300):  # the confidence tells all
+        learned.of("model").saw(0.999, i % 3, kept=True)
+        if i % 10 == 0:
+            learned.of("model").saw(0.3, i % 3, kept=False)
+    assert length.next(10, 99) == LONGEST
+    assert length.more(0.999)
+    assert length.more(0.999)
+    assert length.more(0.999)
+    length.more(0.3)
+    assert length.keep(Draft((1, 2, 3, 4))) == 3
+
+
+def test_what_was_dropped_is_learned_from_where_the_target_told_its_own_token() -> None:
+    for own, kept in ((9, True), (8, False)):
+        learned = learned_of(MACHINES["Q4_0, 3-layer draft"])
+        length = auto(learned)
+        length.observe(Round((), 0, 7, seconds=0.5))
+        length.next(10, 99)
+        length.more(0.55)
+        before = learned.of("model").of(0.55)
+        length._proposed = (9,)  # as keep() leaves it
+        length.observe(Round((), 0, own, k=1, draft_seconds=0.001, seconds=0.005))
+        assert (learned.of("model").of(0.55) > before) is kept
+
+
+def test_chances_learn_what_a_confidence_means() -> None:
+    rng = np.random.default_rng(1)
+    chances = Chances()
+    for confidence, rate in 1000 * ((0.6, 0.3), (0.97, 0.9), (None, 0.5)):
+        chances.saw(confidence, 0, kept=bool(rng.random() < rate))
+    for confidence, rate in ((0.6, 0.3), (0.97, 0.9), (None, 0.5)):
+        assert chances.of(confidence) == pytest.approx(rate, abs=0.12)
+
+
+def test_chances_follow_the_text_at_hand() -> None:
+    chances = Chances()
+    for _ in range(500):
+        chances.saw(0.8, 0, kept=True)
+    sure = chances.of(0.8)
+    for _ in range(8):
+        chances.saw(0.8, 0, kept=False)
+    assert chances.of(0.8) < sure - 0.05
+    assert chances.expected(0) < 0.75
+
+
+@pytest.mark.parametrize("confidence", [-1.0, 0.0, 1e-300, 0.5, 1.0, 2.0, None])
+def test_any_confidence_has_a_chance(confidence: float | None) -> None:
+    assert 0 < Chances().of(confidence) < 1
+
+
+def test_costs_of_widths_between_and_beyond_those_seen_lie_on_lines() -> None:
+    costs = PassCosts({1: 1.0, 3: 2.0, 5: 4.0}, longest=7)
+    assert costs.passes[1:] == pytest.approx([1.0, 1.5, 2.0, 3.0, 4.0, 4.75, 5.5, 6.25])
+    assert costs.known() == {1: 1.0, 3: 2.0, 5: 4.0}
+
+
+def test_a_slower_machine_is_slower_at_widths_that_are_not_seen() -> None:
+    costs = PassCosts({1: 1.0, 4: 2.0}, longest=7)
+    costs.set_drafting("model", 0.25, 0.1)
+    for _ in range(40):
+        costs.saw_pass(4, 3.0)
+    assert costs.passes[4] == pytest.approx(3.0, rel=0.02)
+    assert costs.plain == pytest.approx(1.5, rel=0.25)
+    assert costs.draft_token("model") == pytest.approx(0.375, rel=0.25)
+
+
+def test_one_interruption_changes_little() -> None:
+    costs = PassCosts({1: 1.0, 4: 2.0}, longest=7)
+    costs.saw_pass(4, 200.0)
+    assert costs.passes[4] < 2.4
+
+
+def test_catching_up_is_not_taken_for_drafting() -> None:
+    costs = PassCosts({1: 1.0}, longest=4)
+    costs.set_drafting("model", 0.2, 0.05)
+    for _ in range(60):
+        costs.saw_draft("model", 2, 100, 2 * 0.2 + 100 * 0.03)
+    assert costs.draft_token("model") == 0.2
+    assert costs.token_behind("model") == pytest.approx(0.03, rel=0.1)
+
+
+@pytest.mark.parametrize(("n_ctx", "budget"), [(4096, 10.0), (4096, 0.0), (40, 10.0), (18, 10.0), (3, 10.0)])
+def test_calibration_measures_what_the_context_and_the_budget_have_room_for(n_ctx: int, budget: float) -> None:
+    target, draft = TableLM(50, seed=1, n_ctx=n_ctx), TableLM(50, seed=2, n_ctx=n_ctx)
+    costs = calibrated(target, draft, "model", longest=16, clock=FakeClock((0.5,)), budget=budget)
+    if n_ctx < 18:
+        assert costs.known() == {}
+    elif budget:
+        assert set(costs.known()) > {1, 2, 4}
+    else:
+        assert set(costs.known()) == {1}
+    assert len(costs.passes) == 18
+
+
+KEY = LearnedKey(
+    ProfileKey(("target.gguf", 5), ("draft.gguf", 3), "a processor", (), "0.3.36"),
+    (ModelSettings(Path("target.gguf")), ModelSettings(Path("draft.gguf"))),
+    (ContextSettings(), ContextSettings()),
+)
+
+
+@pytest.fixture
+def learned(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Learned:
+    monkeypatch.setenv("SPECDEC_CACHE", str(tmp_path))
+    learned = learned_of(MACHINES["F32, Q4_0 copy"])
+    decode(MACHINES["F32, Q4_0 copy"], TEXTS["easy"], auto(learned), noise=0.05)
+    return learned
+
+
+def test_what_was_learned_is_known_to_the_next_run(learned: Learned) -> None:
+    assert load_learned(KEY, longest=LONGEST) is None
+    save_learned(KEY, learned)
+    known = load_learned(KEY, longest=LONGEST)
+    assert known is not None
+    assert known.costs.passes == pytest.approx(learned.costs.passes)
+    assert known.costs.draft_token("model") == pytest.approx(learned.costs.draft_token("model"))
+    assert known.of("model").of(0.9) == pytest.approx(learned.of("model").of(0.9), abs=0.1)
+    assert known.of("model").n_seen == learned.of("model").n_seen
+
+
+def test_costs_depend_on_how_models_are_opened_but_not_on_the_size_of_the_context() -> None:
+    other = replace(KEY, contexts=(replace(ContextSettings(), threads=7), ContextSettings()))
+    larger = replace(KEY, contexts=(ContextSettings(n_ctx=512, max_rows=9), ContextSettings()))
+    assert other.file != KEY.file
+    assert larger.file == KEY.file
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda text: text[: len(text) // 2],
+        lambda _: "[]",
+        lambda _: '{"passes": {"1": -1}, "drafting": {}, "chances": {}}',
+        lambda _: '{"passes": {"1": NaN}, "drafting": {}, "chances": {}}',
+        lambda _: '{"passes": {}, "drafting": {}, "chances": {}}',
+        lambda text: text.replace('"means": [', '"means": [7.0, '),
+        lambda text: text.replace('"hits": [', '"hits": [-1.0, '),
+    ],
+)
+def test_what_is_damaged_is_measured_again(learned: Learned, damage: Callable[[str], str]) -> None:
+    save_learned(KEY, learned)
+    KEY.file.write_text(damage(KEY.file.read_text()))
+    assert load_learned(KEY, longest=LONGEST) is None
