@@ -136,8 +136,8 @@ MUTATIONS = (
     Mutation(
         "penalties without the draft's tokens",
         "verify",
-        "            prefix.append(token)\n        return len(draft.tokens)",
-        "            prefix[-1] = token\n        return len(draft.tokens)",
+        "            prefix = prefix.then((token,))\n        return len(draft.tokens)",
+        "            prefix = Tokens((*prefix[:-1], token))\n        return len(draft.tokens)",
     ),
     Mutation(
         "penalties without the prompt",

@@ -2,6 +2,7 @@
 
 from specdec_cli.memory import ModelFacts
 from specdec_cli.stats import RunStats
+from specdec_cli.types import Round
 
 BREAK_EVEN_RATIO = 5.0
 """Below this many bytes of target weights per byte of draft weights, drafting seldom pays."""
@@ -50,8 +51,13 @@ def run_notes(stats: RunStats, drafter: str) -> list[str]:
         return []
     if stats.drafted == 0 and stats.off_reason is None:
         return ["Nothing was drafted, so this was plain decoding."]
-    drafting = [r for r in stats.recent if r.drafted]
-    slow = [r for r in drafting if r.draft_seconds / len(r.drafted) > r.verify_seconds]
-    if len(slow) == len(drafting) >= _SLOW_DRAFT_ROUNDS:
+    # Asked after every round: the newest round that was quick enough ends it.
+    drafting = [r for r in stats.recent if r.drafted] if _is_slow(stats.recent[-1]) else []
+    if len(drafting) >= _SLOW_DRAFT_ROUNDS and all(map(_is_slow, drafting)):
         return ["A draft token takes longer than a whole pass of the target: this draft cannot pay here."]
     return []
+
+
+def _is_slow(round_: Round) -> bool:
+    """Whether a draft token took longer than the target's pass, or nothing was drafted."""
+    return not round_.drafted or round_.draft_seconds / len(round_.drafted) > round_.verify_seconds

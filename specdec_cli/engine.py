@@ -2,11 +2,11 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from itertools import takewhile
 
 from specdec_cli.draft_length import DraftLength
 from specdec_cli.logprobs import logprobs
 from specdec_cli.strict import Strict
+from specdec_cli.tokens import Tokens
 from specdec_cli.types import Draft, Drafter, FinishReason, Round, Target
 from specdec_cli.verify import Rule
 
@@ -33,7 +33,7 @@ def generate(
     `n_logprobs` rounds tell log-probabilities of their tokens and of that many alternatives; `strict`
     (of the same rule) keeps drafts to widths without noise, or settles near ties.
     """
-    tokens = list(prompt)
+    tokens = Tokens(prompt)
     rule.law.begin(len(tokens))
     limit = target.n_ctx if max_tokens is None else min(target.n_ctx, len(tokens) + max_tokens)
     full: FinishReason = "context" if max_tokens is None or limit < len(tokens) + max_tokens else "length"
@@ -52,29 +52,34 @@ def generate(
         if draft.tokens and rule.keeps_text:
             draft = _beginning(draft, length.keep(draft))
         drafted = clock()
-        rows = target.score([*tokens, *draft.tokens], len(draft.tokens) + 1)
+        rows = target.score(tokens.then(draft.tokens), len(draft.tokens) + 1)
         if strict is not None:
             rows = strict.settle(target, rows, draft, tokens)
         scored = clock()
         n_accepted, own = rule.verify(rows, draft, tokens)
-        round_ = _cut_at_end(Round(draft.tokens, n_accepted, own, source=draft.source), ends)
-        if n_logprobs is not None:
-            found = logprobs(rows, round_.tokens, n_logprobs, rule.law.n_shared)
-            round_ = replace(round_, logprobs=found)
-        tokens += round_.tokens
-        length.observe(round_)
-        # A round without room for a draft asks nobody, but what is off stays off.
-        off_reason = draft.off_reason or length.off_reason or off_reason
+        new, is_end = _up_to_end((*draft.tokens[:n_accepted], own), ends)
+        tokens = tokens.grown(new)
+        found = () if n_logprobs is None else logprobs(rows, new, n_logprobs, rule.law.n_shared)
+        # Nothing is emitted after the token that ends the text, and what was drafted after it is not counted.
+        is_cut = len(new) <= n_accepted
         ended = clock()
-        round_ = replace(
-            round_,
-            k=0 if off_reason else k,
+        round_ = Round(
+            drafted=new if is_cut else draft.tokens,
+            n_accepted=len(new) if is_cut else n_accepted,
+            own=None if is_cut else own,
+            k=k,
             draft_seconds=drafted - asked if k > 0 else 0.0,
             verify_seconds=scored - drafted,
             seconds=ended - began,
-            finish=round_.finish or (full if len(tokens) >= limit else None),
-            off_reason=off_reason,
+            finish="stop" if is_end else full if len(tokens) >= limit else None,
+            logprobs=found,
+            source=draft.source,
         )
+        length.observe(round_)
+        # A round without room for a draft asks nobody, but what is off stays off.
+        off_reason = draft.off_reason or length.off_reason or off_reason
+        if off_reason is not None:
+            round_ = replace(round_, k=0, off_reason=off_reason)
         is_first = False
         began = ended
         yield round_
@@ -84,19 +89,21 @@ def generate(
 
 def _usable(draft: Draft, k: int, n_shared: int) -> Draft:
     """At most `k` tokens, up to the first id that not both models know: llama.cpp must see neither."""
-    return _beginning(draft, sum(1 for _ in takewhile(lambda token: 0 <= token < n_shared, draft.tokens[:k])))
+    tokens = draft.tokens[:k]
+    unknown = (i for i, token in enumerate(tokens) if not 0 <= token < n_shared)
+    return _beginning(draft, next(unknown, len(tokens)))
 
 
 def _beginning(draft: Draft, n: int) -> Draft:
     """The draft's first `n` tokens."""
+    if n == len(draft.tokens):
+        return draft
     return replace(draft, tokens=draft.tokens[:n], probs=None if draft.probs is None else draft.probs[:n])
 
 
-def _cut_at_end(round_: Round, ends: Callable[[int], bool]) -> Round:
-    """Nothing is emitted after the token that ends the text, and what was drafted after it is not counted."""
-    for i, token in enumerate(round_.tokens):
+def _up_to_end(tokens: tuple[int, ...], ends: Callable[[int], bool]) -> tuple[tuple[int, ...], bool]:
+    """The tokens up to and with the first that ends the text, and whether there is one."""
+    for i, token in enumerate(tokens, 1):
         if ends(token):
-            if i < round_.n_accepted:
-                return replace(round_, drafted=round_.drafted[: i + 1], n_accepted=i + 1, own=None, finish="stop")
-            return replace(round_, finish="stop")
-    return round_
+            return tokens[:i], True
+    return tokens, False

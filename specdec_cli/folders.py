@@ -2,8 +2,10 @@
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 
 def cache_folder(environ: Mapping[str, str] = os.environ) -> Path:
@@ -30,6 +32,20 @@ def write_whole(path: Path, text: str, *, new: bool = False, private: bool = Fal
             os.link(half, path)
         else:
             os.replace(half, path)
+    finally:
+        half.unlink(missing_ok=True)
+
+
+@contextmanager
+def appearing(path: Path) -> Iterator[BinaryIO]:
+    """A large file that is there only when all of it is written, also on the disk. Raises OSError."""
+    half = path.with_name(f".{path.name}.{os.getpid()}.half")
+    try:
+        with half.open("wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(half, path)
     finally:
         half.unlink(missing_ok=True)
 

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from specdec_cli.law import Law, certain
 from specdec_cli.noise import uniform
 from specdec_cli.sampling import Row
+from specdec_cli.tokens import Tokens
 from specdec_cli.types import Distribution, Draft, Logits
 from specdec_cli.verify import Drawn
 
@@ -98,12 +99,12 @@ class TokenRejection(_Draws):
     name = "rejection"
 
     def verify(self, rows: Logits, draft: Draft, tokens: Sequence[int]) -> tuple[int, int]:
-        start, prefix = len(tokens), list(tokens)
+        start, prefix = len(tokens), Tokens.of(tokens)
         for i, (token, q) in enumerate(zip(draft.tokens, _qs(draft), strict=True)):
             p = self.law.distribution(rows[i], prefix)
             if self._uniform(start, i, _ACCEPT) >= acceptance(p, q, token):
                 return i, self._own(start, i, residual(p, q))
-            prefix.append(token)
+            prefix = prefix.then((token,))
         n = len(draft.tokens)
         return n, self._own(start, n, self.law.distribution(rows[n], prefix))
 
@@ -114,14 +115,14 @@ class BlockRejection(_Draws):
     name = "block"
 
     def verify(self, rows: Logits, draft: Draft, tokens: Sequence[int]) -> tuple[int, int]:
-        start, prefix, qs = len(tokens), list(tokens), _qs(draft)
+        start, prefix, qs = len(tokens), Tokens.of(tokens), _qs(draft)
         p, weight = self.law.distribution(rows[0], prefix), 1.0
         n_accepted, own = 0, residual(p, qs[0]) if qs else p
         for i, token in enumerate(draft.tokens, 1):
             weight = next_weight(weight, p, qs[i - 1], token)
             if weight == 0:  # nothing longer can stand either
                 break
-            prefix.append(token)
+            prefix = prefix.then((token,))
             p = self.law.distribution(rows[i], prefix)
             is_last = i == len(qs)
             chance = weight if is_last else block_chance(weight, p, qs[i])

@@ -56,11 +56,14 @@ class Writer:
         self._settings = settings
         self._clock = clock
         self._n_logprobs = n_logprobs
+        self.prompt_tokens = 0
+        """Of the last answer."""
 
     def write(self, prompt: Sequence[int]) -> Written:
         """Answer the whole prompt given as ids. Raises UsageError."""
         pair = self._pair
         prompt = check_prompt(list(prompt), pair.target.session.n_ctx)
+        self.prompt_tokens = len(prompt)
         opened = (pair.target, pair.draft)
         before = [o.session.evaluation if o is not None else None for o in opened]
 

@@ -13,6 +13,7 @@ from itertools import cycle, islice, takewhile
 
 import numpy as np
 
+from specdec_cli.tokens import Tokens
 from specdec_cli.types import Draft, Logits, Target
 from specdec_cli.verify import SharedNoise
 
@@ -48,14 +49,14 @@ class Strict:
         if not draft.tokens or self.noise == 0:
             return rows
         rows = rows.copy()  # they end with the next call of the target
-        prefix = list(tokens)
+        prefix = Tokens.of(tokens)
         for i, row in enumerate(rows):
             if self._rule.could_turn(row, prefix, self.noise):
                 rows[i] = target.score(prefix, 1)[0]
                 self.n_settled += 1
             if i == len(draft.tokens) or self._rule.choose(rows[i], prefix) != draft.tokens[i]:
                 break
-            prefix.append(draft.tokens[i])
+            prefix = prefix.then(draft.tokens[i : i + 1])
         return rows
 
     def _measure(self, target: Target, tokens: Sequence[int], width: int) -> None:

@@ -28,7 +28,6 @@ class Reply:
         stop_strings: Sequence[str] = (),
     ) -> None:
         self.tokens: list[int] = []
-        self.text = ""
         self.stopped_by_string = False
         self._token_bytes = token_bytes
         self._end_tokens = end_tokens
@@ -36,6 +35,7 @@ class Reply:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._held: list[Piece] = []
         self._ready: list[Piece] = []
+        self._taken: list[str] = []
 
     def push(self, token: int) -> bool:
         """Add an emitted token; True when the answer ends with it."""
@@ -46,13 +46,21 @@ class Reply:
         text = self._decoder.decode(self._token_bytes(token))
         if not text:
             return False
+        if not self._stop_strings:
+            self._ready.append(Piece(text, index))
+            return False
         self._held.append(Piece(text, index))
         return self._settle()
+
+    @property
+    def text(self) -> str:
+        """All that was taken so far."""
+        return "".join(self._taken)
 
     def take(self) -> list[Piece]:
         """The text that has become certain since the last call."""
         ready, self._ready = self._ready, []
-        self.text += "".join(p.text for p in ready)
+        self._taken += [p.text for p in ready]
         return ready
 
     def close(self) -> list[Piece]:

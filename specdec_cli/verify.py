@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from specdec_cli.law import Law
 from specdec_cli.noise import gumbel, loudest
 from specdec_cli.sampling import Ids, Row, checked, runner_up
+from specdec_cli.tokens import Tokens
 from specdec_cli.types import Distribution, Draft, Logits
 
 
@@ -99,12 +100,12 @@ class SharedNoise:
         return ids, logits / self.law.params.temperature + gumbel(self.seed, len(tokens), ids)
 
     def verify(self, rows: Logits, draft: Draft, tokens: Sequence[int]) -> tuple[int, int]:
-        prefix = list(tokens)
+        prefix = Tokens.of(tokens)
         for i, token in enumerate(draft.tokens):
             choice = self.choose(rows[i], prefix)
             if choice != token:
                 return i, choice
-            prefix.append(token)
+            prefix = prefix.then((token,))
         return len(draft.tokens), self.choose(rows[len(draft.tokens)], prefix)
 
     def could_turn(self, row: Row, tokens: Sequence[int], noise: float) -> bool:

@@ -25,6 +25,7 @@ IMPORTS = {
     "types": "numpy",
     "noise": "numpy",
     "folders": "",
+    "tokens": "",
     "settings": "errors",
     "gguf": "errors",
     "memory": "settings",
@@ -33,10 +34,10 @@ IMPORTS = {
     "sampling": "errors numpy",
     "history": "sampling numpy",
     "law": "errors history sampling types numpy",
-    "verify": "law noise sampling types numpy",
-    "rejection": "law noise sampling types verify numpy",
+    "verify": "law noise sampling tokens types numpy",
+    "rejection": "law noise sampling tokens types verify numpy",
     "chance": "rejection types numpy",
-    "strict": "types verify numpy",
+    "strict": "tokens types verify numpy",
     "logprobs": "sampling types numpy",
     "same": "strict types verify",
     "rewind_cost": "types",
@@ -48,11 +49,11 @@ IMPORTS = {
     "pass_costs": "",
     "chances": "",
     "calibrate": "pass_costs types",
-    "engine": "draft_length logprobs strict types verify",
+    "engine": "draft_length logprobs strict tokens types verify",
     "copy_odds": "",
     "suffixes": "copy_odds",
     "ngram_store": "copy_odds errors folders vocabulary numpy",
-    "drafters": "copy_odds errors ngram_store sampling suffixes types verify",
+    "drafters": "copy_odds errors ngram_store sampling suffixes tokens types verify",
     "vocab_check": "errors vocabulary",
     "chat": "errors jinja2",
     "presets": "errors folders names sampling settings yaml",
@@ -64,8 +65,8 @@ IMPORTS = {
     "store": "folders gguf names presets",
     "download": "errors gguf hub store",
     "inventory": "download errors hub presets store",
-    "advice": "memory stats",
-    "llama": "errors gguf settings stats types vocabulary llama_cpp numpy",
+    "advice": "memory stats types",
+    "llama": "errors gguf settings stats tokens types vocabulary llama_cpp numpy",
     "examine": "errors facts gguf hub llama.apart memory pick presets vocabulary",
     "profile": "drafters folders llama.build llama.devices machine settings",
     "learned": "calibrate chances folders pass_costs profile settings types",
@@ -77,6 +78,7 @@ IMPORTS = {
     "pairing": "auto_length drafters drafters.mixed drafters.model drafters.none errors learned llama.abort "
     "llama.devices llama.model llama.session memory ngram_store plan profile rewind_cost rules settings strict types "
     "verify",
+    "prompt_cache": "errors folders gguf llama.build pairing plan tokens numpy",
     "prompts": "chat errors llama.model",
     "ui": "stats types vocab_check vocabulary rich",
     "trace": "stats types ui.view",
@@ -94,7 +96,7 @@ IMPORTS = {
     "replay": "costs errors",
     "commands": "advice audit audit_report bench bench_compare bench_report chat costs derive document drafters "
     "errors fit guard hub interrupt inventory kinds llama.abort llama.devices llama.grammar "
-    "llama.log llama.model llama.quantize machine pairing plan plot presets profile prompts pull "
+    "llama.log llama.model llama.quantize machine pairing plan plot presets profile prompt_cache prompts pull "
     "replay resolve rules running sampling settings store trace tune ui.check_report ui.clean "
     "ui.make ui.progress ui.ratios ui.silent ui.steps ui.table ui.terminal ui.view ui.words "
     "vocab_check vocabulary typer",
@@ -118,7 +120,7 @@ DOORS = {
 
 CORE = (
     *("engine", "verify", "same", "costs", "rejection", "chance", "strict", "law", "history", "sampling", "noise"),
-    *("logprobs", "drafters", "draft_length", "stats", "text", "types", "course"),
+    *("logprobs", "drafters", "draft_length", "stats", "text", "tokens", "types", "course"),
 )
 OUTSIDE = {"llama", "ui", "presets", "commands", "app", "chat", "trace", "running", "pairing", "hub"}
 

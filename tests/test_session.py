@@ -22,9 +22,10 @@ from specdec_cli.errors import DecodeFailed, Interrupted, UsageError
 from specdec_cli.law import Law
 from specdec_cli.llama.abort import AbortFlag
 from specdec_cli.llama.model import LlamaModel
-from specdec_cli.llama.session import LlamaSession, shared_prefix
+from specdec_cli.llama.session import LlamaSession
 from specdec_cli.sampling import SamplingParams
 from specdec_cli.settings import ContextSettings, ModelSettings
+from specdec_cli.tokens import Tokens, shared_prefix
 from specdec_cli.types import Draft, Logits, Round
 from specdec_cli.verify import SharedNoise
 
@@ -165,6 +166,20 @@ def test_generating_evaluates_the_prompt_and_each_verified_token_once(models: di
         assert s.n_evaluated == len(prompt) + sum(len(r.drafted) + 1 for r in rounds[1:])
         assert (s.unscored_tokens, s.n_resets) == (len(prompt) - 1, 0)
         assert s.n_passes == 3 + len(rounds), "149 prompt tokens are three batches of 64"
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_tokens_that_share_a_text_are_never_taken_for_one_another(models: dict[str, LlamaModel], name: str) -> None:
+    rng = np.random.default_rng(7)
+    known = [Tokens(ids(60))]
+    with session(models[name]) as s:
+        for _ in range(30):
+            tokens = known[int(rng.integers(len(known)))]
+            more = rng.integers(3, N_VOCAB, size=int(rng.integers(1, 9))).tolist()
+            tokens = tokens.grown(more) if rng.random() < 0.5 else tokens.then(more)
+            known.append(tokens)
+            asked = list(tokens) if rng.random() < 0.2 else tokens
+            assert_near(s.score(asked, 1), fresh(models[name], list(tokens)))
 
 
 # --- batches and rows -----------------------------------------------------------------------------------

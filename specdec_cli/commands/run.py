@@ -112,6 +112,18 @@ def run(
         bool | None,
         typer.Option("--think/--no-think", help="Tell the chat template to think or not.", rich_help_panel=_TEXT),
     ] = None,
+    prompt_cache: Annotated[
+        Path | None,
+        typer.Option(
+            help="Keep what the models made of the prompt in this file, and start from it where the next prompt "
+            "begins with the same tokens.",
+            rich_help_panel=_TEXT,
+        ),
+    ] = None,
+    prompt_cache_ro: Annotated[
+        bool,
+        typer.Option("--prompt-cache-ro", help="Use the prompt cache, write nothing.", rich_help_panel=_TEXT),
+    ] = False,
     n: Annotated[
         int | None, typer.Option("-n", min=0, help="Most tokens to write (unlimited).", rich_help_panel=_TEXT)
     ] = None,
@@ -246,6 +258,7 @@ def run(
     from specdec_cli.llama.log import log as llama_log
     from specdec_cli.pairing import open_pair
     from specdec_cli.plan import PairRequest
+    from specdec_cli.prompt_cache import PromptCache, check_file
     from specdec_cli.prompts import argument_text, conversation, prompt_text
     from specdec_cli.resolve import DRAFTER_NAMES, resolve
     from specdec_cli.running import Limits, Writer
@@ -262,6 +275,10 @@ def run(
         raise UsageError("--raw needs a prompt: a chat has a template.", hint="Give one, or leave out --raw.")
     if raw and system is not None:
         raise UsageError("--system needs the chat template that --raw leaves out.", hint="Leave out one of the two.")
+    if prompt_cache_ro and prompt_cache is None:
+        raise UsageError("--prompt-cache-ro needs the cache's file.", hint="Name it with --prompt-cache FILE.")
+    if prompt_cache is not None:
+        check_file(prompt_cache, writes=not prompt_cache_ro)
     system = None if system is None else argument_text(system, "--system")
     if log is not None:
         try:
@@ -352,9 +369,17 @@ def run(
             clock=time.perf_counter,
             n_logprobs=logprobs,
         )
+        kept = None
+        if prompt_cache is not None:
+            kept = PromptCache(prompt_cache, pair, writes=not prompt_cache_ro, say=say)
+            kept.load()
         talk = None if raw else conversation(pair.target.model, system=system, thinking=think, now=datetime.now)
         if text is None:
-            chat(writer, talk, abort)
+            try:
+                chat(writer, talk, abort)
+            finally:  # most chats end with Ctrl-C
+                if kept is not None:
+                    kept.save(writer.prompt_tokens - 1)
             return
         ids = talk.ask(text) if talk is not None else _raw_ids(pair, text, system, raw)
         with stoppable(abort):
@@ -366,6 +391,9 @@ def run(
             print(json.dumps(run_document(pair, written, settings)))
         if written.answer.error is not None:
             raise written.answer.error
+        if kept is not None:
+            # The last token of a prompt is evaluated with what follows it.
+            kept.save(written.prompt_tokens - 1)
 
 
 def _profile(files: "Resolved") -> "Profile | None":

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from specdec_cli.errors import DecodeFailed
 from specdec_cli.sampling import Row, argmax, probability
+from specdec_cli.tokens import Tokens
 from specdec_cli.types import Distribution, Draft, More, Target, to_the_end
 from specdec_cli.verify import Rule
 
@@ -33,12 +34,12 @@ class ModelDrafter:
         if len(tokens) > self._session.n_ctx:
             return Draft(off_reason=f"the draft's context of {self._session.n_ctx} tokens is full (--ctx-draft)")
         try:
-            return self._continue(list(tokens), k, more)
+            return self._continue(Tokens.of(tokens), k, more)
         except DecodeFailed as error:
             self._off_reason = f"the draft model failed: {error}"
             return Draft(off_reason=self._off_reason)
 
-    def _continue(self, context: list[int], k: int, more: More) -> Draft:
+    def _continue(self, context: Tokens, k: int, more: More) -> Draft:
         start = len(context)
         probs: list[Distribution] = []
         while len(context) < start + k and len(context) <= self._session.n_ctx:
@@ -46,7 +47,7 @@ class ModelDrafter:
             token, q, confidence = self._rule.draw(row, context, start)
             if self._p_min > 0 and self._is_unsure(row, context, token, q):
                 break
-            context.append(token)
+            context = context.then((token,))
             if q is not None:
                 probs.append(q)
             if not more(confidence) or token in self._end_tokens:

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from specdec_cli.errors import DecodeFailed, UsageError
 from specdec_cli.llama.log import log
 from specdec_cli.llama.model import LlamaModel
-from specdec_cli.llama.session import shared_prefix
+from specdec_cli.tokens import shared_prefix
 
 _KEPT = 128
 """Positions whose state is kept beside the first: more than a draft and the text it is drawn after."""

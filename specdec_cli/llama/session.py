@@ -4,18 +4,20 @@ import ctypes
 import re
 import time
 from collections.abc import Callable, Sequence
-from typing import Self
+from typing import Any, Self
 
 import llama_cpp
 import numpy as np
+from numpy.typing import NDArray
 
 from specdec_cli.errors import DecodeFailed, Interrupted, ModelError, OutOfMemory, SpecdecError, UsageError
 from specdec_cli.llama.abort import AbortFlag
 from specdec_cli.llama.log import log
 from specdec_cli.llama.model import LlamaModel
-from specdec_cli.llama.rewind import Rewind, StartOver, Way, ways
+from specdec_cli.llama.rewind import Crop, Rewind, StartOver, Way, ways
 from specdec_cli.settings import CACHE_TYPE_BYTES, ContextSettings
 from specdec_cli.stats import Evaluation
+from specdec_cli.tokens import Tokens
 from specdec_cli.types import Logits
 
 _CACHE_TYPES = {name: getattr(llama_cpp, f"GGML_TYPE_{name.upper()}", 30) for name in CACHE_TYPE_BYTES}
@@ -56,6 +58,7 @@ class LlamaSession:
         self._fill_constant_fields()
         self._most_at_once = min(settings.n_ubatch, settings.n_ctx)  # llama.cpp makes batches no longer than contexts
         self._positions = np.arange(max(settings.n_ctx, _TRIED_POSITIONS), dtype=np.int32)
+        self._asked = Tokens()  # what was asked for last; what is cached is always the beginning of it
         self.n_ctx = settings.n_ctx  # llama.cpp rounds its own figure up
         self.n_vocab = model.n_vocab
         self._context: llama_cpp.llama_context_p | None = None
@@ -145,6 +148,11 @@ class LlamaSession:
         """Whether tokens can be taken back without starting over."""
         return not isinstance(self._rewinding, StartOver)
 
+    @property
+    def can_crop(self) -> bool:
+        """Whether that costs nothing at any distance, so that a snapshot can be made."""
+        return isinstance(self._rewinding, Crop)
+
     def score(self, tokens: Sequence[int], n_last: int) -> Logits:
         """Logits after each of the last `n_last` tokens, shape [n_last, n_vocab], float32.
 
@@ -152,11 +160,13 @@ class LlamaSession:
         does not fit, DecodeFailed when llama.cpp fails, Interrupted when the abort flag is set.
         """
         self._check(tokens, n_last)
-        return self._score(list(tokens), n_last)
+        return self._score(tokens, n_last)
 
-    def _score(self, tokens: list[int], n_last: int) -> Logits:
+    def _score(self, tokens: Sequence[int], n_last: int) -> Logits:
+        tokens = Tokens.of(tokens)
         first_wanted = len(tokens) - n_last
-        self._rewind(min(shared_prefix(self._cached, tokens), first_wanted))
+        self._rewind(min(self._asked.n_shared(tokens), first_wanted))
+        self._asked = tokens
         n_new = first_wanted - len(self._cached)
         if n_new > self._rewinding.merges(len(self._cached)) or n_new + n_last > self._most_at_once:
             self._evaluate_unscored(tokens[len(self._cached) : first_wanted])
@@ -173,6 +183,34 @@ class LlamaSession:
             buffer = (ctypes.c_float * (shape[0] * shape[1])).from_address(address)
             self._buffer, self._buffer_address = np.ctypeslib.as_array(buffer).reshape(shape), address
         return self._buffer[:n]
+
+    def snapshot(self, n: int) -> tuple[list[int], NDArray[np.uint8]]:
+        """The first `n` of the cached tokens (all, if there are fewer) and their state [bytes]; the rest is dropped.
+
+        Only for a memory that can be cropped.
+        """
+        self._rewind(n)
+        # Of all sequences, that is of one: asked for by its number, llama.cpp leaves out what a sliding window has
+        # passed, which a shorter prompt needs again.
+        state = np.empty(llama_cpp.llama_state_seq_get_size(self._context, -1), np.uint8)
+        written = llama_cpp.llama_state_seq_get_data(self._context, _bytes_of(state), len(state), -1)
+        return list(self._cached), state[:written]
+
+    def restore(self, tokens: Sequence[int], state: NDArray[np.uint8]) -> bool:
+        """Take up the `state` [bytes] that a snapshot of `tokens` had; whether llama.cpp accepted it.
+
+        Whatever was cached before is gone.
+        """
+        self._clear()
+        # As sequence 0: the state of a whole context is put where the next tokens would overwrite it.
+        done = llama_cpp.llama_state_seq_set_data(self._context, _bytes_of(state), len(state), 0)
+        ends = llama_cpp.llama_memory_seq_pos_min, llama_cpp.llama_memory_seq_pos_max
+        if done != len(state) or [end(self._memory, 0) for end in ends] != [0, len(tokens) - 1]:
+            self._clear()
+            return False
+        self._asked = Tokens(tokens)
+        self._cached = list(tokens)
+        return True
 
     def set_threads(self, n: int) -> None:
         """Evaluate with `n` threads from here on."""
@@ -320,6 +358,10 @@ def _context_error(model: LlamaModel, settings: ContextSettings) -> SpecdecError
     )
 
 
+def _bytes_of(data: NDArray[np.uint8]) -> Any:
+    return data.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
+
+
 _CACHE_SIZE = re.compile(r"(?:llama_kv_cache|llama_memory_recurrent)\S*: +size = +([\d.]+) MiB")
 
 
@@ -327,17 +369,3 @@ def _cache_bytes_from_log() -> int:
     """What llama.cpp says it took for keys, values and states: a sliding window has two caches."""
     sizes = [float(found[1]) for line in log.lines if (found := _CACHE_SIZE.search(line))]
     return int(sum(sizes) * 2**20)
-
-
-def shared_prefix(a: list[int], b: list[int]) -> int:
-    """Length of the longest common beginning, by bisection on slices: they compare at C speed."""
-    low, high = 0, min(len(a), len(b))
-    if (a if high == len(a) else a[:high]) == b[:high]:  # nearly always: the text has only grown
-        return high
-    while low < high - 1:
-        middle = (low + high) // 2
-        if a[low:middle] == b[low:middle]:
-            low = middle
-        else:
-            high = middle
-    return low

@@ -23,8 +23,8 @@ from specdec_cli.ui.view import Header, Span
 from specdec_cli.ui.wrap import Wrapper, wrapped
 
 LEAST_SECONDS_BETWEEN_DRAWS = 0.1
-SECONDS_PER_DRAWING_SECOND = 100
-"""Drawing may take one hundredth of the time."""
+SECONDS_PER_DRAWING_SECOND = 200
+"""Drawing may take half a hundredth of the time."""
 
 # From the cursor to the end of the screen. Not in one go: tmux takes "erase all below", given in
 # the top left corner, for a cleared screen, and keeps what was there in its history.

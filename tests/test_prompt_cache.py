@@ -1,0 +1,289 @@
+"""A prompt that was evaluated before is not evaluated again, and the text is what it would be without."""
+
+import errno
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from cli import HEADS, N_VOCAB, Done, Models, json_inside
+from planted import BYTES, N_SPECIAL, disturbed, random_chain, write_planted
+
+from specdec_cli.llama.model import LlamaModel
+from specdec_cli.llama.session import LlamaSession
+from specdec_cli.settings import ContextSettings, ModelSettings
+
+PROMPT = "the house on the hill has a door and no window, so whoever lives there must like the dark. " * 3
+CHAIN = random_chain(N_VOCAB, 3, never=(0, 1, 2, *BYTES))
+KINDS: dict[str, tuple[dict[str, Any], tuple[object, ...]]] = {
+    "plain": ({}, ()),
+    "q8_0 cache": ({}, ("--kv", "q8_0", "--kv-draft", "q8_0", "--flash-attn", "on")),
+    "no flash attention": ({}, ("--flash-attn", "off")),
+    "sliding window": ({"arch": "gemma3", "window": 16}, ()),
+}
+
+
+@pytest.fixture(scope="module")
+def pair_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[object, ...]]:
+    """Arguments for a target and a draft whose logits depend on all that came before."""
+    folder = tmp_path_factory.mktemp("prompt-cache")
+
+    def make(kind: str) -> tuple[object, ...]:
+        options, arguments = KINDS[kind]
+        target, draft = (
+            write_planted(
+                folder / f"{name} {kind}.gguf",
+                chain,
+                mixing=1.0,
+                n_head=HEADS,
+                seed=5,
+                **{**options, **({"n_layers": 2} if name == "draft" else {})},
+            )
+            for name, chain in (("target", CHAIN), ("draft", disturbed(CHAIN, 0.1, 1)))
+        )
+        return target, "--draft", draft, "--force", "-n", 24, "-k", 4, "--seed", 1, "--raw", *arguments
+
+    return make
+
+
+def run(pair: tuple[object, ...], prompt: str, *more: object) -> Done:
+    target, *options = pair
+    done = json_inside(target, prompt, *options, *more)
+    assert done.code == 0, done.err
+    return done
+
+
+def read(done: Done) -> tuple[int, int]:
+    return done.stats["target_read_tokens"], done.stats["draft_read_tokens"]
+
+
+@pytest.mark.parametrize("temperature", [0, 0.8])
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_text_with_a_cache_is_that_without(
+    pair_of: Callable[[str], tuple[object, ...]], tmp_path: Path, kind: str, temperature: float
+) -> None:
+    cache, pair = tmp_path / "p.cache", (*pair_of(kind), "--temp", temperature)
+    without = run(pair, PROMPT)
+    n = without.document["prompt_tokens"]
+
+    first = run(pair, PROMPT, "--prompt-cache", cache)
+    assert first.document["token_ids"] == without.document["token_ids"]
+    assert f"Prompt cache: {n - 1} tokens" in first.err
+    assert "written" in first.err
+    assert "loaded" not in first.err
+
+    before = [path.read_bytes() for path in (cache, tmp_path / "p.cache.draft")]
+    second = run(pair, PROMPT, "--prompt-cache", cache)
+    assert second.document["token_ids"] == without.document["token_ids"]
+    assert read(second)[0] == 0
+    assert read(second)[1] < read(without)[1] - (n - 2)
+    assert "loaded" in second.err
+    assert "written" not in second.err
+    assert before == [path.read_bytes() for path in (cache, tmp_path / "p.cache.draft")]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["p.cache", "p.cache.draft"]
+
+    longer = PROMPT + "And then one day, someone knocked."
+    without = run(pair, longer)
+    third = run(pair, longer, "--prompt-cache", cache)
+    assert third.document["token_ids"] == without.document["token_ids"]
+    assert read(third)[0] == third.document["prompt_tokens"] - n, "the last token of the first prompt, and what follows"
+    assert "written" in third.err, "it holds more than what was there"
+
+    other = PROMPT[: len(PROMPT) // 2] + "Or so they said."
+    without = run(pair, other)
+    fourth = run(pair, other, "--prompt-cache", cache)
+    assert fourth.document["token_ids"] == without.document["token_ids"]
+    assert 0 < read(fourth)[0] < read(without)[0] / 2, "the half that is the same is not read again"
+    assert "holds another prompt of at least this length, and stays as it is" in fourth.err
+
+
+@pytest.fixture
+def kept(pair_of: Callable[[str], tuple[object, ...]], tmp_path: Path) -> tuple[tuple[object, ...], Path, Done]:
+    """A pair, a cache of its prompt, and what it writes."""
+    pair = pair_of("plain")
+    return pair, tmp_path / "p.cache", run(pair, PROMPT, "--prompt-cache", tmp_path / "p.cache")
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def of_another_version(path: Path) -> None:
+    path.write_bytes(path.read_bytes().replace(b"prompt cache 1", b"prompt cache 9", 1))
+
+
+def without_header(path: Path) -> None:
+    path.write_bytes(path.read_bytes().replace(b"{", b"[", 1))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "reason"),
+    [
+        (flip, "p.cache is damaged"),
+        (cut, "p.cache is cut short"),
+        (without_header, "p.cache is damaged"),
+        (of_another_version, "p.cache was written by another version of specdec"),
+        (lambda path: path.write_bytes(b""), ""),
+    ],
+)
+def test_a_spoilt_file_is_told_of_and_replaced(
+    kept: tuple[tuple[object, ...], Path, Done], spoil: Callable[[Path], None], reason: str
+) -> None:
+    pair, cache, expected = kept
+    good = cache.read_bytes()
+    spoil(cache)
+    spoilt = cache.read_bytes()
+    left = run(pair, PROMPT, "--prompt-cache", cache, "--prompt-cache-ro")
+    assert left.document["token_ids"] == expected.document["token_ids"]
+    assert cache.read_bytes() == spoilt
+
+    done = run(pair, PROMPT, "--prompt-cache", cache)
+    assert done.document["token_ids"] == expected.document["token_ids"]
+    assert (f"{reason}: it is not used and will be replaced." in done.err) == bool(reason)
+    assert read(done)[0] == read(expected)[0]
+    assert cache.read_bytes() == good
+
+
+def test_a_cache_of_another_model_of_the_same_name_and_size_is_not_used(
+    kept: tuple[tuple[object, ...], Path, Done], tmp_path: Path
+) -> None:
+    (target, *options), cache, _ = kept
+    other = tmp_path / "other" / Path(str(target)).name
+    write_planted(other, random_chain(N_VOCAB, 4, never=(0, 1, 2, *BYTES)), mixing=1.0, n_head=HEADS, seed=5)
+    assert other.stat().st_size == Path(str(target)).stat().st_size
+    expected = run((other, *options), PROMPT)
+    done = run((other, *options), PROMPT, "--prompt-cache", cache)
+    assert done.document["token_ids"] == expected.document["token_ids"]
+    assert "p.cache was made with another weights: it is not used and will be replaced." in done.err
+    assert read(done)[1] < read(expected)[1], "the draft is the same"
+
+
+@pytest.mark.parametrize(
+    ("more", "what"),
+    [(("--kv", "f32"), "cache type"), (("--flash-attn", "off"), "flash attention")],
+)
+def test_a_cache_made_with_other_settings_is_not_used(
+    kept: tuple[tuple[object, ...], Path, Done], more: tuple[object, ...], what: str
+) -> None:
+    pair, cache, _ = kept
+    expected = run(pair, PROMPT, *more)
+    done = run(pair, PROMPT, *more, "--prompt-cache", cache, "--prompt-cache-ro")
+    assert done.document["token_ids"] == expected.document["token_ids"]
+    assert f"p.cache was made with another {what}: it is not used." in done.err
+
+
+def test_a_cache_that_does_not_fit_the_context_is_not_used(kept: tuple[tuple[object, ...], Path, Done]) -> None:
+    pair, cache, _ = kept
+    expected = run(pair, "the house", "--ctx", 64)
+    done = run(pair, "the house", "--ctx", 64, "--prompt-cache", cache, "--prompt-cache-ro")
+    assert done.document["token_ids"] == expected.document["token_ids"]
+    assert "which do not fit this context of 64: it is not used." in done.err
+
+
+def refused(pair: tuple[object, ...], *more: object) -> str:
+    target, *options = pair
+    done = json_inside(target, PROMPT, *options, *more)
+    assert (done.code, done.out) == (2, "")
+    assert "Traceback" not in done.err
+    return done.err
+
+
+def test_places_where_no_cache_can_be_are_refused_before_anything_is_loaded(
+    pair_of: Callable[[str], tuple[object, ...]], tmp_path: Path
+) -> None:
+    pair, letter = pair_of("plain"), tmp_path / "letter.txt"
+    letter.write_text("Dear all,")
+    assert "is not a prompt cache" in refused(pair, "--prompt-cache", letter)
+    assert letter.read_text() == "Dear all,"
+    assert "is not a prompt cache" in refused(pair, "--prompt-cache", tmp_path)
+    assert "cannot be written" in refused(pair, "--prompt-cache", tmp_path / "nowhere" / "p.cache")
+    assert "There is no prompt cache" in refused(pair, "--prompt-cache", tmp_path / "p.cache", "--prompt-cache-ro")
+    assert "needs the cache's file" in refused(pair, "--prompt-cache-ro")
+
+
+def test_a_full_disk_costs_the_cache_and_not_the_text(
+    pair_of: Callable[[str], tuple[object, ...]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_file: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    pair = pair_of("plain")
+    expected = run(pair, PROMPT)
+    monkeypatch.setattr("specdec_cli.folders.os.fsync", full)
+    done = run(pair, PROMPT, "--prompt-cache", tmp_path / "p.cache")
+    assert done.document["token_ids"] == expected.document["token_ids"]
+    assert "p.cache cannot be written: No space left on device. The prompt is not kept." in done.err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_drafts_file_is_never_written_over_something_else(
+    pair_of: Callable[[str], tuple[object, ...]], tmp_path: Path
+) -> None:
+    letter = tmp_path / "p.cache.draft"
+    letter.write_text("Dear all,")
+    assert "p.cache.draft is not a prompt cache" in refused(pair_of("plain"), "--prompt-cache", tmp_path / "p.cache")
+    assert letter.read_text() == "Dear all,"
+
+
+def test_a_recurrent_model_has_no_use_for_it(tmp_path: Path) -> None:
+    mamba = Models(tmp_path).mamba
+    arguments = (mamba, "--draft", "none", "-n", 8, "--seed", 1, "--raw")
+    expected = json_inside(mamba, PROMPT, *arguments[1:])
+    done = json_inside(mamba, PROMPT, *arguments[1:], "--prompt-cache", tmp_path / "p.cache")
+    assert done.document["token_ids"] == expected.document["token_ids"]
+    assert "--prompt-cache does nothing for mamba.gguf" in done.err
+    assert not (tmp_path / "p.cache").exists()
+
+
+@pytest.mark.parametrize("kind", ["plain", "sliding window"])
+def test_rows_after_a_restored_state_are_those_of_the_session_it_came_from(
+    pair_of: Callable[[str], tuple[object, ...]], kind: str
+) -> None:
+    path = Path(str(pair_of(kind)[0]))
+    tokens = np.random.default_rng(0).integers(N_SPECIAL, N_VOCAB, size=120).tolist()
+    settings = ContextSettings(n_ctx=256, max_rows=4)
+    with LlamaModel(ModelSettings(path)) as model, LlamaSession(model, settings) as one:
+        one.score(tokens, 1)
+        kept, state = one.snapshot(100)
+        assert kept == tokens[:100]
+        rows = one.score(tokens, 4).copy()
+        with LlamaSession(model, settings) as other:
+            other.score(tokens[50:90], 1)
+            assert other.restore(kept, state)
+            before = other.n_evaluated
+            assert np.array_equal(other.score(tokens, 4), rows)
+            assert other.n_evaluated - before == 20
+            for end in (99, 90, 60, 20):  # a window of 16 needs what lies before it
+                assert other.restore(kept, state)
+                before = other.n_evaluated
+                assert np.array_equal(other.score(tokens[:end], 4), one.score(tokens[:end], 4))
+                assert (other.n_evaluated - before, other.n_resets) == (4, 0)
+            assert not other.restore(kept, state[:-8]), "llama.cpp refuses what is too short"
+            assert not other.restore(kept[:-1], state)
+            assert np.abs(other.score(tokens, 4) - rows).max() < 0.05, "it starts over"
+
+
+def test_real_models_write_the_same_with_a_cache(
+    smollm2_q4_0: Path, smollm2_q8_0: Path, gemma_q4_0: Path, tmp_path: Path
+) -> None:
+    text = Path(__file__).read_text(encoding="utf-8")
+    for i, arguments in enumerate(
+        (
+            (smollm2_q8_0, "--draft", smollm2_q4_0, "--force", "--kv", "q8_0", "--flash-attn", "on"),
+            (gemma_q4_0, "--draft", "ngram"),
+        )
+    ):
+        pair = (*arguments, "-n", 8, "-k", 4, "--seed", 1, "--raw")
+        cache = tmp_path / f"{i}.cache"
+        run(pair, text[:250], "--prompt-cache", cache)
+        expected = run(pair, text[:300])
+        done = run(pair, text[:300], "--prompt-cache", cache)
+        assert done.document["token_ids"] == expected.document["token_ids"]
+        assert done.stats["target_read_tokens"] < expected.stats["target_read_tokens"] / 3
