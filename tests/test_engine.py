@@ -669,3 +669,19 @@ def test_the_confidence_of_a_choice_grows_with_the_lead_over_the_second(gap: flo
     drawn = rule.draw(row, [1], 1)
     assert drawn == (5, None, pytest.approx(1 / (1 + math.exp(-gap))))
     assert np.array_equal(row, before)
+
+
+def test_the_policy_is_told_what_a_round_took_before_it_is_asked_again() -> None:
+    class Watching(FixedLength):
+        def __init__(self) -> None:
+            super().__init__(4)
+            self.seen: list[Round] = []
+
+        def observe(self, round_: Round) -> None:
+            self.seen.append(round_)
+
+    length, rule = Watching(), rule_for(table())
+    rounds = list(start(table(), perfect(table(), rule), rule=rule, length=length))
+    assert length.seen == rounds
+    for round_ in rounds[1:-1]:
+        assert (round_.k, round_.seconds > round_.draft_seconds + round_.verify_seconds > 0) == (4, True)
