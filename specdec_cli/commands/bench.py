@@ -95,7 +95,7 @@ def bench(
         typer.Option(
             "--tune",
             help="Find the fastest drafter, lengths, --p-min, threads and --kv-draft, and keep them: run uses them "
-            "then. None of these changes what the target says.",
+            "then. None of these changes what the target says (near ties apart).",
             rich_help_panel=_WHAT,
         ),
     ] = False,
@@ -250,7 +250,7 @@ def _settings(
     files: "Resolved", drafters: list[str], ks: "list[Length]", temperatures: list[float], p_mins: list[float]
 ) -> "list[Setting]":
     """Every combination. Who needs no draft model has no use for --p-min, and, unless asked for, is measured only with
-    the longest drafts, which cost it nothing."""
+    the longest drafts, which cost it nothing, and automatic ones."""
     from specdec_cli.bench import AUTO, Setting
     from specdec_cli.drafters import DRAFTERS
     from specdec_cli.resolve import DRAFTER_NAMES
@@ -275,7 +275,7 @@ def _settings(
 
 def _longest(ks: "list[Length]") -> "list[Length]":
     numbers = [k for k in ks if isinstance(k, int)]
-    return [max(numbers)] if numbers else ks
+    return [*([max(numbers)] if numbers else []), *(k for k in ks if not isinstance(k, int))]
 
 
 def as_tasks(pair: "Pair", prompts: "Sequence[BenchPrompt]", n: int) -> "list[Task]":
