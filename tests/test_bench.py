@@ -544,6 +544,19 @@ def test_an_interrupted_benchmark_shows_what_it_has_and_says_so(
     assert "Fastest:" not in done.out
 
 
+def test_an_interruption_while_tuning_shows_the_results_and_keeps_nothing(
+    models: Models, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken_off(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("specdec_cli.commands.bench.fastest", broken_off)
+    done = benched(models, "--kinds", "code", "--temp", "0", "--tune")
+    assert (done.code, "Stopped while tuning: nothing is kept." in done.err) == (130, True)
+    assert "token by token, in all 5 cells" in done.out
+    assert "Fastest:" not in done.out
+
+
 def test_an_interruption_before_the_first_answer(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken_off(*_: Any) -> Iterator[None]:
         raise KeyboardInterrupt

@@ -96,7 +96,7 @@ def bench(
         typer.Option(
             "--tune",
             help="Find the fastest drafter, lengths, --p-min, threads and --kv-draft, and keep them: run uses them "
-            "then. None of these changes what the target says.",
+            "then. None of these changes what the target says (near ties apart).",
             rich_help_panel=_WHAT,
         ),
     ] = False,
