@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from specdec_cli.drafters import DRAFTERS, DrafterParts
 from specdec_cli.drafters.none import NoDrafter
@@ -62,7 +63,7 @@ def open_pair(request: PairRequest, *, say: Say, abort: AbortFlag) -> Iterator[P
         rule = make_rule(request, target.model, plan.n_shared, stack)
         end_tokens = target.model.end_tokens
         opened = Pair(target, draft, NoDrafter(), rule, end_tokens, plan.tokenizers, make_strict(request, rule))
-        yield replace(opened, drafter=drafter_for(opened, request.drafter, rule, request.p_min))
+        yield replace(opened, drafter=drafter_for(opened, request.drafter, rule, request.p_min, request.head))
 
 
 def _check_offload(request: PairRequest, target: OpenModel, say: Say) -> None:
@@ -83,13 +84,14 @@ def _open(
     return OpenModel(model, session, facts, context)
 
 
-def drafter_for(pair: Pair, name: str, rule: Rule, p_min: float) -> Drafter:
+def drafter_for(pair: Pair, name: str, rule: Rule, p_min: float, head: Path | None = None) -> Drafter:
     """The drafter of this name for an open pair; none, with the reason, where memory cannot be taken back.
 
-    Raises UsageError for one that needs a draft model where there is none.
+    Raises UsageError for one that needs a draft model where there is none, ModelError for heads that do not fit.
     """
     draft = pair.draft
     for which, opened in (("target", pair.target), ("draft", draft)):
         if opened is not None and not opened.session.can_rewind and name != "none":
             return NoDrafter(f"the {which}'s memory cannot be taken back (a recurrent or hybrid model)")
-    return DRAFTERS[name](DrafterParts(rule, pair.end_tokens, p_min, draft.session if draft is not None else None))
+    session, target = draft.session if draft is not None else None, pair.target.session
+    return DRAFTERS[name](DrafterParts(rule, pair.end_tokens, p_min, session, target, head))

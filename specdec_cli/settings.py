@@ -46,7 +46,8 @@ class ModelSettings:
 
 @dataclass(frozen=True, slots=True)
 class ContextSettings:
-    """One evaluation context. `max_rows` is the most rows of logits asked for in one pass (k + 1)."""
+    """One evaluation context. `max_rows` is the most rows of logits asked for in one pass (k + 1), `branches` the
+    most leaves of a tree beside the text."""
 
     n_ctx: int = DEFAULT_CONTEXT
     n_batch: int = 512
@@ -55,6 +56,7 @@ class ContextSettings:
     cache_type: str = "f16"
     flash_attention: FlashAttention = "auto"
     max_rows: int = 1
+    branches: int = 0
 
     def __post_init__(self) -> None:
         if self.cache_type not in CACHE_TYPE_BYTES:

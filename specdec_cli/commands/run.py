@@ -49,7 +49,9 @@ def run(
     draft: Annotated[
         str | None,
         typer.Option(
-            help="Draft GGUF, or ngram, or none (plain decoding). A preset brings its own.", rich_help_panel=_DRAFTING
+            help="Draft GGUF, Medusa heads (.safetensors), or ngram, lookahead, none (plain decoding). "
+            "A preset brings its own.",
+            rich_help_panel=_DRAFTING,
         ),
     ] = None,
     k: Annotated[
@@ -311,6 +313,7 @@ def run(
                 threads=threads if threads is not None or profile is None else profile.threads,
                 threads_draft=threads_draft,
                 force=force,
+                head=files.head,
                 **more.breakers(dry_breaker),
             )
             pair = stack.enter_context(open_pair(request, say=say, abort=abort))

@@ -2,23 +2,29 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
+from specdec_cli.drafters.lookahead import LookaheadDrafter
+from specdec_cli.drafters.medusa import MedusaDrafter
 from specdec_cli.drafters.model import ModelDrafter
 from specdec_cli.drafters.ngram import NgramDrafter
 from specdec_cli.drafters.none import NoDrafter
 from specdec_cli.errors import UsageError
-from specdec_cli.types import Drafter, Target
+from specdec_cli.medusa_heads import read_heads
+from specdec_cli.types import Drafter, HiddenTarget, Target
 from specdec_cli.verify import Rule
 
 
 @dataclass(frozen=True, slots=True)
 class DrafterParts:
-    """What a drafter may be built from. `session` is the draft model's, None without one."""
+    """What a drafter may be built from. `session` is the draft model's, None without one; `target` is the target's."""
 
     rule: Rule
     end_tokens: frozenset[int]
     p_min: float
     session: Target | None
+    target: HiddenTarget | None = None
+    head: Path | None = None
 
 
 def _model(parts: DrafterParts) -> Drafter:
@@ -27,7 +33,18 @@ def _model(parts: DrafterParts) -> Drafter:
     return ModelDrafter(parts.session, parts.rule, parts.end_tokens, p_min=parts.p_min)
 
 
+def _medusa(parts: DrafterParts) -> Drafter:
+    target = parts.target
+    if target is None or parts.head is None:
+        raise UsageError("This drafter needs heads.", hint="Give them with --draft FILE.safetensors.")
+    heads = read_heads(parts.head, n_embd=target.n_embd, n_shared=parts.rule.law.n_shared, n_vocab=target.n_vocab)
+    target.keep_hidden = True
+    return MedusaDrafter(target, heads, parts.rule, parts.end_tokens)
+
+
 DRAFTERS: Mapping[str, Callable[[DrafterParts], Drafter]] = {
+    "lookahead": lambda parts: LookaheadDrafter(parts.rule),
+    "medusa": _medusa,
     "model": _model,
     "ngram": lambda _: NgramDrafter(),
     "none": lambda _: NoDrafter(),

@@ -15,7 +15,7 @@ from specdec_cli.llama.log import log
 from specdec_cli.llama.model import LlamaModel
 from specdec_cli.settings import CACHE_TYPE_BYTES, ContextSettings
 from specdec_cli.stats import Evaluation
-from specdec_cli.types import Logits
+from specdec_cli.types import Branches, Hidden, Logits
 
 _CACHE_TYPES = {name: getattr(llama_cpp, f"GGML_TYPE_{name.upper()}", 30) for name in CACHE_TYPE_BYTES}
 # 30 is GGML_TYPE_BF16, which llama_cpp has no name for
@@ -32,7 +32,8 @@ class LlamaSession:
 
     Counts, for statistics and for tests: `n_evaluated` tokens and `n_passes` passes so far, and
     of them `unscored_tokens` in `unscored_seconds`: tokens whose logits nobody asked for, which are
-    the prompt and whatever else was new when `score` was called.
+    the prompt and whatever else was new when `score` was called. With `keep_hidden` passes also give
+    the states that `hidden` shows.
     """
 
     def __init__(
@@ -50,7 +51,7 @@ class LlamaSession:
         self._context = _open_context(model, settings, abort)
         self.cache_bytes = _cache_bytes_from_log()
         self._memory = llama_cpp.llama_get_memory(self._context)
-        self._batch = llama_cpp.llama_batch_init(settings.n_batch, 0, 1)
+        self._batch = llama_cpp.llama_batch_init(settings.n_batch, 0, 1 + settings.branches)
         self._fill_constant_fields()
         self._positions = np.arange(settings.n_ctx + 2, dtype=np.int32)  # two more for the probe below
         self._buffer: Logits = np.empty((0, 0), np.float32)
@@ -58,9 +59,12 @@ class LlamaSession:
         self._cached: list[int] = []
         self.n_ctx = settings.n_ctx  # llama.cpp rounds its own figure up
         self.n_vocab = model.n_vocab
+        self.n_embd = int(llama_cpp.llama_model_n_embd_out(model.handle))
         self.n_evaluated = 0
         self.n_passes = 0
         self.n_resets = 0
+        self.keep_hidden = False
+        self._first_hidden = self._n_hidden = 0
         self.unscored_tokens = 0
         self.unscored_seconds = 0.0
         try:
@@ -74,7 +78,8 @@ class LlamaSession:
         self._batch_tokens = np.ctypeslib.as_array(self._batch.token, (n,))
         self._batch_positions = np.ctypeslib.as_array(self._batch.pos, (n,))
         self._batch_wanted = np.ctypeslib.as_array(self._batch.logits, (n,))
-        np.ctypeslib.as_array(self._batch.n_seq_id, (n,))[:] = 1
+        self._batch_n_sequences = np.ctypeslib.as_array(self._batch.n_seq_id, (n,))
+        self._batch_n_sequences[:] = 1
         for i in range(n):
             self._batch.seq_id[i][0] = 0
 
@@ -97,16 +102,75 @@ class LlamaSession:
         self._check(tokens, n_last)
         tokens = list(tokens)
         first_wanted = len(tokens) - n_last
-        self._rewind(min(shared_prefix(self._cached, tokens), first_wanted))
-        self._evaluate_unscored(tokens[len(self._cached) : first_wanted])
+        self._bring_to(tokens, first_wanted)
         self._decode(tokens[first_wanted:], first_wanted=0)
         return self._rows(n_last)
+
+    def _bring_to(self, tokens: list[int], n: int) -> None:
+        """Make the cache hold exactly the first `n` tokens."""
+        self._rewind(min(shared_prefix(self._cached, tokens), n))
+        self._evaluate_unscored(tokens[len(self._cached) : n])
+
+    def score_beside(self, tokens: Sequence[int], n_last: int, branches: Branches) -> Logits:
+        """The rows of `score`, from a pass that evaluates a tree as well, each leaf a sequence of its own.
+
+        The tree's cells are free again afterwards. A tree that does not fit the batch or the context, or has more
+        leaves than the settings allow, is left out. Raises what `score` raises.
+        """
+        self._check(tokens, n_last)
+        n, settings = len(branches.tokens), self._settings
+        sequences = leaf_sequences(branches.parents)
+        n_leaves = len(set().union(*sequences)) if sequences else 0
+        if n_last + n > settings.n_batch or len(tokens) + n > self.n_ctx or not 0 < n_leaves <= settings.branches:
+            return self.score(tokens, n_last)
+        tokens, root = list(tokens), len(tokens) - n_last
+        self._bring_to(tokens, root)
+        for leaf in range(1, n_leaves + 1):
+            llama_cpp.llama_memory_seq_cp(self._memory, 0, leaf, -1, -1)
+        try:
+            self._place_tree(branches, sequences, n_leaves, n_last)
+            self._decode(tokens[root:], first_wanted=0, n_beside=n)
+        finally:
+            self._batch_n_sequences[: n_last + n] = 1
+            for i in range(n_last, n_last + n):
+                self._batch.seq_id[i][0] = 0
+            for leaf in range(1, n_leaves + 1):
+                llama_cpp.llama_memory_seq_rm(self._memory, leaf, -1, -1)
+        rows = self._rows(n_last + n_leaves)
+        branches.take(rows[n_last:])
+        return rows[:n_last]
+
+    def _place_tree(self, branches: Branches, sequences: list[list[int]], n_leaves: int, n_last: int) -> None:
+        """Put the tree behind the `n_last` tokens of the text in the batch; every leaf continues the first of them."""
+        n, depths = len(branches.tokens), depths_of(branches.parents)
+        self._batch_tokens[n_last : n_last + n] = branches.tokens
+        self._batch_positions[n_last : n_last + n] = np.array(depths) + len(self._cached)
+        self._set_sequences(0, range(n_leaves + 1))
+        for i, leaves in enumerate(sequences):
+            self._set_sequences(n_last + i, leaves)
+            self._batch_wanted[n_last + i] = i not in branches.parents
+
+    def _set_sequences(self, i: int, sequences: Sequence[int]) -> None:
+        self._batch_n_sequences[i] = len(sequences)
+        for at, sequence in enumerate(sequences):
+            self._batch.seq_id[i][at] = sequence
+
+    def hidden(self, tokens: Sequence[int]) -> Hidden | None:
+        """The state after `tokens` that the output matrix made a row of, shape [n_embd], a copy.
+
+        None unless the last call scored that place while `keep_hidden` was set.
+        """
+        row = len(tokens) - self._first_hidden
+        if not 0 <= row < self._n_hidden or self._cached[: len(tokens)] != list(tokens):
+            return None
+        state = llama_cpp.llama_get_embeddings_ith(self._context, row)
+        return np.ctypeslib.as_array(state, (self.n_embd,)).copy() if state else None
 
     def _rows(self, n: int) -> Logits:
         """The first `n` rows of llama.cpp's buffer. It seldom moves, and wrapping it anew takes 30 microseconds."""
         address = ctypes.addressof(llama_cpp.llama_get_logits(self._context).contents)
         if address != self._buffer_address:
-            shape = (self._settings.max_rows, self.n_vocab)
+            shape = (self._settings.max_rows + self._settings.branches, self.n_vocab)
             buffer = (ctypes.c_float * (shape[0] * shape[1])).from_address(address)
             self._buffer, self._buffer_address = np.ctypeslib.as_array(buffer).reshape(shape), address
         return self._buffer[:n]
@@ -144,21 +208,27 @@ class LlamaSession:
             self.unscored_tokens += self.n_evaluated - evaluated
             self.unscored_seconds += self._clock() - started
 
-    def _decode(self, chunk: list[int], *, first_wanted: int) -> None:
-        """Evaluate `chunk` after what is cached; logits are wanted from index `first_wanted` on."""
+    def _decode(self, chunk: list[int], *, first_wanted: int, n_beside: int = 0) -> None:
+        """Evaluate `chunk` after what is cached; logits are wanted from index `first_wanted` on.
+
+        The `n_beside` tokens of a tree lie behind it in the batch already.
+        """
         if self._abort is not None and self._abort.is_set:
             raise Interrupted(self._abort.signal_number)
         n, past = len(chunk), len(self._cached)
-        self._batch.n_tokens = n
+        self._batch.n_tokens = n + n_beside
         self._batch_tokens[:n] = chunk
         self._batch_positions[:n] = self._positions[past : past + n]
         self._batch_wanted[:first_wanted] = 0
         self._batch_wanted[first_wanted:n] = 1
+        if self.keep_hidden:  # states are given for all tokens of a batch or none, and would be for a whole prompt
+            llama_cpp.llama_set_embeddings(self._context, first_wanted == 0)
+        self._first_hidden, self._n_hidden = past + 1, n if self.keep_hidden and first_wanted == 0 else 0
         status = llama_cpp.llama_decode(self._context, self._batch)
         if status != 0:
             self._fail(status)
         self._cached += chunk
-        self.n_evaluated += n
+        self.n_evaluated += n + n_beside
         self.n_passes += 1
 
     def _fail(self, status: int) -> None:
@@ -213,8 +283,9 @@ def _open_context(model: LlamaModel, settings: ContextSettings, abort: AbortFlag
     params.n_ctx = settings.n_ctx
     params.n_batch = settings.n_batch
     params.n_ubatch = settings.n_ubatch
-    params.n_seq_max = 1
-    params.n_outputs_max = settings.max_rows
+    params.n_seq_max = 1 + settings.branches
+    params.kv_unified = settings.branches > 0  # branches share the cells of the text
+    params.n_outputs_max = settings.max_rows + settings.branches
     params.n_threads = params.n_threads_batch = settings.threads
     params.type_k = params.type_v = _CACHE_TYPES[settings.cache_type]
     params.flash_attn_type = _FLASH_ATTENTION[settings.flash_attention]
@@ -255,6 +326,25 @@ def _cache_bytes_from_log() -> int:
     """What llama.cpp says it took for keys, values and states: a sliding window has two caches."""
     sizes = [float(found[1]) for line in log.lines if (found := _CACHE_SIZE.search(line))]
     return int(sum(sizes) * 2**20)
+
+
+def leaf_sequences(parents: Sequence[int]) -> list[list[int]]:
+    """For each token of a tree the numbers, ascending, of the leaves that it leads to; leaves count from 1."""
+    found: list[list[int]] = [[] for _ in parents]
+    leaves = [i for i in range(len(parents)) if i not in parents]
+    for number, at in enumerate(leaves, 1):
+        while at >= 0:
+            found[at].append(number)
+            at = parents[at]
+    return found
+
+
+def depths_of(parents: Sequence[int]) -> list[int]:
+    """For each token of a tree how far it is from the root, which is not one of them."""
+    depths: list[int] = []
+    for parent in parents:
+        depths.append(depths[parent] + 1 if parent >= 0 else 1)
+    return depths
 
 
 def shared_prefix(a: list[int], b: list[int]) -> int:
