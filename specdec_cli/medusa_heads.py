@@ -34,7 +34,7 @@ class Head:
         """Logits [n] from the target's state [n_embd]."""
         for weight, bias in self.blocks:
             inner = weight @ state + bias
-            with np.errstate(over="ignore"):  # exp of what is far below 0: the quotient is 0, as it should be
+            with np.errstate(over="ignore", under="ignore"):  # far from 0 the quotient is 0, or what it should be
                 state = state + inner / (1 + np.exp(-inner))
         logits: NDArray[np.float32] = self.output @ state
         return logits

@@ -62,7 +62,7 @@ def _tensor(path: Path, name: str, entry: object, data: NDArray[np.uint8]) -> ND
     begin, end = offsets
     if not begin <= end <= len(data) or math.prod(shape) * _DTYPES[dtype].itemsize != end - begin:
         raise _damaged(path, f"tensor {shown!r} does not lie within it")
-    raw = np.frombuffer(data[begin:end].tobytes(), _DTYPES[dtype]).reshape(shape)
+    raw = np.frombuffer(data[begin:end], _DTYPES[dtype]).reshape(shape)
     if dtype == "BF16":  # the upper half of a float32
         return (raw.astype(np.uint32) << 16).view(np.float32)
     return raw.astype(np.float32)

@@ -44,7 +44,9 @@ IMPORTS = {
     "stats": "types",
     "draft_length": "types",
     "engine": "draft_length logprobs strict types verify",
-    "drafters": "errors sampling types verify",
+    "safetensors": "errors numpy",
+    "medusa_heads": "errors safetensors types numpy",
+    "drafters": "errors medusa_heads sampling types verify",
     "vocab_check": "errors vocabulary",
     "chat": "errors jinja2",
     "presets": "errors folders names sampling settings yaml",
@@ -59,7 +61,7 @@ IMPORTS = {
     "advice": "memory stats",
     "llama": "errors gguf settings stats types vocabulary llama_cpp numpy",
     "examine": "errors facts gguf hub llama.apart memory pick presets vocabulary",
-    "plan": "advice errors facts fit gguf llama.build llama.devices llama.model machine memory sampling settings "
+    "plan": "advice drafters.lookahead errors facts fit gguf llama.build llama.devices llama.model machine memory sampling settings "
     "vocab_check vocabulary",
     "pull": "download errors examine fit hub pick plan presets settings store vocab_check",
     "rules": "errors history law llama.grammar llama.model plan rejection strict verify",
