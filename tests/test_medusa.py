@@ -259,7 +259,9 @@ def emitted(rounds: Sequence[Round]) -> list[int]:
 def test_any_heads_leave_the_text_as_it_is(params: SamplingParams, k: int) -> None:
     target = OneHot(20, seed=3)
     rule = SharedNoise(Law(params, n_shared=20), seed=1)
-    rounds = run(target, MedusaDrafter(target, table_heads(target.table, 5), rule, frozenset()), rule, [1, 2], k=k, n=60)
+    rounds = run(
+        target, MedusaDrafter(target, table_heads(target.table, 5), rule, frozenset()), rule, [1, 2], k=k, n=60
+    )
 
     assert emitted(rounds) == emitted(run(target, NoDrafter(), rule, [1, 2], k=0, n=60))
     assert {len(r.drafted) for r in rounds[1:-8]} == {min(k, 5)}
@@ -301,7 +303,9 @@ def test_drafts_bring_the_q_that_rejection_needs(kind: type[TokenRejection]) -> 
 
     assert draft.probs is not None
     assert [len(q.ids) > 0 and abs(q.probs.sum() - 1) < 1e-9 for q in draft.probs] == [True] * 3
-    rounds = run(target, MedusaDrafter(target, table_heads(target.table, 3), rule, frozenset()), rule, [1, 2], k=3, n=60)
+    rounds = run(
+        target, MedusaDrafter(target, table_heads(target.table, 3), rule, frozenset()), rule, [1, 2], k=3, n=60
+    )
     assert 0 < sum(r.n_accepted for r in rounds)
 
 

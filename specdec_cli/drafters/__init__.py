@@ -43,7 +43,7 @@ def _medusa(parts: DrafterParts) -> Drafter:
 
 
 DRAFTERS: Mapping[str, Callable[[DrafterParts], Drafter]] = {
-    "lookahead": lambda parts: LookaheadDrafter(parts.rule),
+    "lookahead": lambda parts: LookaheadDrafter(parts.rule.law.n_shared),
     "medusa": _medusa,
     "model": _model,
     "ngram": lambda _: NgramDrafter(),
