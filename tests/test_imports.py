@@ -61,8 +61,8 @@ IMPORTS = {
     "advice": "memory stats",
     "llama": "errors gguf settings stats types vocabulary llama_cpp numpy",
     "examine": "errors facts gguf hub llama.apart memory pick presets vocabulary",
-    "plan": "advice drafters.lookahead errors facts fit gguf llama.build llama.devices llama.model machine memory sampling settings "
-    "vocab_check vocabulary",
+    "plan": "advice drafters.lookahead errors facts fit gguf llama.build llama.devices llama.model machine memory "
+    "sampling settings vocab_check vocabulary",
     "pull": "download errors examine fit hub pick plan presets settings store vocab_check",
     "rules": "errors history law llama.grammar llama.model plan rejection strict verify",
     "pairing": "drafters drafters.none errors llama.abort llama.devices llama.model llama.session memory plan rules "
