@@ -110,10 +110,12 @@ class Cell:
         return max(self.comparisons, key=lambda c: _WORST[c.verdict], default=Comparison("same"))
 
     def predicted(self, curve: CostCurve) -> float | None:
-        """What costs and acceptance say the speedup is; None where a width was not measured.
+        """What costs and acceptance say the speedup is; None where a width or the drafter was not timed.
 
         For fixed lengths from the chances by position, else from each round's own length.
         """
+        if self.setting.drafter not in ("model", "ngram"):
+            return None
         k, chances = self.setting.k, self.by_position
         if self.setting.drafter == "model" and not self.setting.p_min and len(chances) == k and k + 1 in curve.target:
             return predicted_speedup(curve, chances, k)

@@ -6,6 +6,7 @@ Cai et al., "Medusa: Simple LLM Inference Acceleration Framework with Multiple D
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -40,12 +41,14 @@ class Head:
         return logits
 
 
-def read_heads(path: Path, *, n_embd: int, n_shared: int, n_vocab: int) -> list[Head]:
+@lru_cache(maxsize=1)
+def read_heads(path: Path, *, n_embd: int, n_shared: int, n_vocab: int) -> tuple[Head, ...]:
     """The heads of a safetensors file, or of the one in a folder; head i tells the token i + 1 after the next.
 
     `n_embd` is the width of the target's states; of `n_vocab` tokens those from `n_shared` on are padding. Tensors are
     named as published: `{head}.{block}.linear.weight`, `{head}.{block}.linear.bias`, `{head}.{n_blocks}.weight`, with
-    or without something before. Raises ModelError for a damaged file, missing tensors, and heads of another model.
+    or without something before. The last heads read are kept, for those who ask again and again. Raises ModelError for
+    a damaged file, missing tensors, and heads of another model.
     """
     path = _file(path)
     parts: dict[int, dict[tuple[int, str], Matrix]] = {}
@@ -64,7 +67,7 @@ def read_heads(path: Path, *, n_embd: int, n_shared: int, n_vocab: int) -> list[
             hint="Use the whole file.",
         )
     target = _Target(n_embd, n_shared, n_vocab)
-    return [_head(path.name, i, parts[i], target) for i in range(len(parts))]
+    return tuple(_head(path.name, i, parts[i], target) for i in range(len(parts)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,8 @@ class OpenModel:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Everything that generating needs. `tokenizers` is the check's verdict, None without a draft."""
+    """Everything that generating needs. `tokenizers` is the check's verdict, None without a draft; `head` are heads
+    for the target."""
 
     target: OpenModel
     draft: OpenModel | None
@@ -42,6 +43,7 @@ class Pair:
     end_tokens: frozenset[int]
     tokenizers: str | None
     strict: Strict | None = None
+    head: Path | None = None
 
 
 @contextmanager
@@ -62,8 +64,9 @@ def open_pair(request: PairRequest, *, say: Say, abort: AbortFlag) -> Iterator[P
         _check_offload(request, target, say)
         rule = make_rule(request, target.model, plan.n_shared, stack)
         end_tokens = target.model.end_tokens
-        opened = Pair(target, draft, NoDrafter(), rule, end_tokens, plan.tokenizers, make_strict(request, rule))
-        yield replace(opened, drafter=drafter_for(opened, request.drafter, rule, request.p_min, request.head))
+        strict = make_strict(request, rule)
+        opened = Pair(target, draft, NoDrafter(), rule, end_tokens, plan.tokenizers, strict, request.head)
+        yield replace(opened, drafter=drafter_for(opened, request.drafter, rule, request.p_min))
 
 
 def _check_offload(request: PairRequest, target: OpenModel, say: Say) -> None:
@@ -84,7 +87,7 @@ def _open(
     return OpenModel(model, session, facts, context)
 
 
-def drafter_for(pair: Pair, name: str, rule: Rule, p_min: float, head: Path | None = None) -> Drafter:
+def drafter_for(pair: Pair, name: str, rule: Rule, p_min: float) -> Drafter:
     """The drafter of this name for an open pair; none, with the reason, where memory cannot be taken back.
 
     Raises UsageError for one that needs a draft model where there is none, ModelError for heads that do not fit.
@@ -94,4 +97,5 @@ def drafter_for(pair: Pair, name: str, rule: Rule, p_min: float, head: Path | No
         if opened is not None and not opened.session.can_rewind and name != "none":
             return NoDrafter(f"the {which}'s memory cannot be taken back (a recurrent or hybrid model)")
     session, target = draft.session if draft is not None else None, pair.target.session
-    return DRAFTERS[name](DrafterParts(rule, pair.end_tokens, p_min, session, target, head))
+    target.keep_hidden = name == "medusa"
+    return DRAFTERS[name](DrafterParts(rule, pair.end_tokens, p_min, session, target, pair.head))

@@ -85,7 +85,7 @@ def load_profile(key: ProfileKey) -> Profile | None:
 def _checked(data: Mapping[str, Any]) -> Profile | None:
     k, p_min, threads, speedup = data["k"], data["p_min"], data["threads"], data["speedup"]
     is_right = (
-        data["drafter"] in ("model", "ngram", "none")
+        data["drafter"] in ("model", "ngram", "lookahead", "medusa", "none")
         and type(k) is int
         and k >= 0
         and isinstance(p_min, (int, float))

@@ -139,9 +139,7 @@ class BranchingTarget(Target, Protocol):
 
 
 class HiddenTarget(Target, Protocol):
-    """A target that shows the states from which it made its logits, while `keep_hidden` is set."""
-
-    keep_hidden: bool
+    """A target that shows the states from which it made its logits."""
 
     @property
     def n_embd(self) -> int: ...

@@ -57,7 +57,9 @@ def bench(
     ] = None,
     drafter: Annotated[
         str | None,
-        typer.Option(help="Who drafts, with commas: model, ngram (both, if there is a draft).", rich_help_panel=_WHAT),
+        typer.Option(
+            help="Who drafts, with commas: model, ngram, lookahead (the draft and ngram).", rich_help_panel=_WHAT
+        ),
     ] = None,
     k: Annotated[
         str | None,
@@ -158,7 +160,7 @@ def bench(
     request = PairRequest(
         target=files.target,
         draft=files.draft,
-        drafter="none",
+        drafter="lookahead" if any(s.drafter == "lookahead" for s in settings) else "none",  # it needs more sequences
         k=max(setting.k for setting in settings),
         seed=SEED,
         sampling=replace(sampling, temperature=temperatures[0]),
@@ -169,6 +171,7 @@ def bench(
         n_ctx=ctx,
         threads=threads,
         force=True,
+        head=files.head,
     )
     abort = AbortFlag()
     with stoppable(abort), open_pair(request, say=say, abort=abort) as pair:
@@ -223,11 +226,13 @@ def _keep(profile: "Profile", files: "Resolved", model: str, draft: str | None) 
     how = {
         "none": " --draft none",
         "ngram": f" --draft ngram -k {profile.k}",
+        "lookahead": f" --draft lookahead -k {profile.k}",
+        "medusa": f"{given} -k {profile.k}",
         "model": f"{given} -k {profile.k}{p_min}",
     }
     print(f"\nFastest: specdec run {shlex.quote(model)}{how[profile.drafter]}{threads}")
     try:
-        file = save_profile(key_for(files.target, files.draft), profile)
+        file = save_profile(key_for(files.target, files.draft or files.head), profile)
     except OSError as error:
         raise UsageError(
             f"The profile cannot be written: {error.strerror}.", hint="Set SPECDEC_CONFIG to a folder that can."
@@ -243,16 +248,18 @@ def _settings(
 
     if not all(key > 0 for key in ks) or not ks:
         raise UsageError("--k needs lengths of 1 or more.", hint="Plain decoding is always measured beside them.")
-    wanted = drafters or (["model", "ngram"] if files.draft is not None else ["ngram"])
-    unknown = set(wanted) - {"model", "ngram"}
+    wanted = drafters or [*({files.drafter} - {"none"}), "ngram"]
+    known = ("model", "ngram", "lookahead", *(["medusa"] if files.head is not None else []))
+    unknown = set(wanted) - set(known)
     if unknown:
-        raise UsageError(f"--drafter cannot be {min(unknown)!r}.", hint="Use model, ngram or both: model,ngram.")
+        raise UsageError(f"--drafter cannot be {min(unknown)!r}.", hint=f"Use {', '.join(known)}, or some with commas.")
     if "model" in wanted and files.draft is None:
         raise UsageError("There is no draft model to measure.", hint="Give one with --draft, or use --drafter ngram.")
     found = []
     for temperature in temperatures:
         if "model" in wanted:
             found += [Setting("model", k, temperature, p_min) for p_min in p_mins for k in ks]
+        found += [Setting(name, k, temperature) for name in ("medusa", "lookahead") if name in wanted for k in ks]
         if "ngram" in wanted:
             found += [Setting("ngram", k, temperature) for k in (ks if drafters else [max(ks)])]
     return found

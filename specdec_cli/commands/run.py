@@ -352,7 +352,7 @@ def _profile(files: "Resolved") -> "Profile | None":
     from specdec_cli.profile import key_for, load_profile
 
     try:
-        profile = load_profile(key_for(files.target, files.draft))
+        profile = load_profile(key_for(files.target, files.draft or files.head))
     except OSError:  # a file that is not there is told of where it is opened
         return None
     if profile is not None:
@@ -361,10 +361,10 @@ def _profile(files: "Resolved") -> "Profile | None":
 
 
 def _as_tuned(files: "Resolved", profile: "Profile") -> "Resolved":
-    """A draft model that does not pay is not loaded."""
-    if profile.drafter == "model":
+    """A draft model, or heads, that do not pay are not loaded."""
+    if profile.drafter in ("model", "medusa"):
         return files
-    return replace(files, drafter=profile.drafter, draft=None)
+    return replace(files, drafter=profile.drafter, draft=None, head=None)
 
 
 def _raw_ids(pair: "Pair", text: str, system: str | None, raw: bool) -> list[int]:

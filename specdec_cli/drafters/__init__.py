@@ -38,7 +38,6 @@ def _medusa(parts: DrafterParts) -> Drafter:
     if target is None or parts.head is None:
         raise UsageError("This drafter needs heads.", hint="Give them with --draft FILE.safetensors.")
     heads = read_heads(parts.head, n_embd=target.n_embd, n_shared=parts.rule.law.n_shared, n_vocab=target.n_vocab)
-    target.keep_hidden = True
     return MedusaDrafter(target, heads, parts.rule, parts.end_tokens)
 
 
