@@ -347,6 +347,16 @@ def test_an_ordinary_run_has_one_sequence_and_lookahead_one_more_for_each_place(
         assert f"kv_unified            = {'true' if n > 1 else 'false'}\n" in text
 
 
+@pytest.mark.parametrize("options", [("--draft", "lookahead"), ("--drafter", "lookahead,ngram")])
+def test_bench_measures_lookahead(target: Path, tmp_path: Path, options: tuple[str, str]) -> None:
+    (tmp_path / "prompt.txt").write_text(" a b c", encoding="utf-8")
+    common = ("--prompts", tmp_path / "prompt.txt", "-n", 16, "--repeats", 1, "-k", 2, "--temp", 0, "--threads", 1)
+    done = inside("bench", target, *options, *common)
+    assert done.code == 0
+    assert [line.split()[2] for line in done.out.splitlines() if line.startswith("own")] == ["lookahead", "ngram"]
+    assert done.out.count(" same\n") == 2
+
+
 def test_strict_and_lookahead_exclude_each_other(target: Path) -> None:
     done = inside("run", target, " a", "--draft", "lookahead", "--strict")
     assert done.code == 2

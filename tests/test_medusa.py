@@ -460,6 +460,23 @@ def test_heads_of_another_model_and_heads_that_are_none(target_and_heads: tuple[
         assert (done.code, done.out) == (3, "")
 
 
+def test_bench_measures_heads_and_keeps_their_profile_apart(
+    target_and_heads: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    target, heads = target_and_heads
+    (tmp_path / "prompt.txt").write_text(" a b c", encoding="utf-8")
+    common = ("--prompts", tmp_path / "prompt.txt", "-n", 16, "--repeats", 1, "-k", 2, "--threads", 1)
+    done = inside("bench", target, "--draft", heads, *common, "--tune")
+    assert done.code == 0
+    assert [line.split()[2] for line in done.out.splitlines() if line.startswith("own")] == ["medusa", "ngram"]
+    assert done.out.count(" same\n") == 2
+    assert "Tuned for this pair" in inside("run", target, " a", "-n", 2, "--draft", heads, "--plain").err
+    assert "Tuned for this pair" not in inside("run", target, " a", "-n", 2, "--plain").err
+    done = inside("bench", target, "--drafter", "medusa", *common)
+    assert (done.code, done.out) == (2, "")
+
+
 def test_a_recurrent_target_says_why_heads_do_not_draft(tmp_path: Path) -> None:
     mamba = write_tiny_mamba(tmp_path / "mamba.gguf", seed=5)
     heads = write_safetensors(tmp_path / "heads.safetensors", heads_of(random_chain(320, 0), 2))

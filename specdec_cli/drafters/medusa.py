@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from specdec_cli.errors import DecodeFailed
 from specdec_cli.medusa_heads import Head
-from specdec_cli.types import Distribution, Draft, HiddenTarget, More, to_the_end
+from specdec_cli.types import Distribution, Draft, Hidden, HiddenTarget, More, to_the_end
 from specdec_cli.verify import Rule
 
 
@@ -14,7 +14,8 @@ class MedusaDrafter:
     Head i was trained to tell the token i + 1 after the next: the next is the text's last token, which the target has
     chosen itself, so head 0 tells the first of the draft. The heads do not see each other's tokens. Stops at an end
     token and where the heads end. Where the target has no such state (its last pass was about something else) it
-    proposes nothing that time. After Cai et al., "Medusa", arXiv 2401.10774, as a chain, without its tree.
+    proposes nothing that time; once its numbers are none it says so and proposes nothing any more. After Cai et al.,
+    "Medusa", arXiv 2401.10774, as a chain, without its tree.
     """
 
     name = "medusa"
@@ -24,20 +25,28 @@ class MedusaDrafter:
         self._heads = heads
         self._rule = rule
         self._end_tokens = end_tokens
+        self._off_reason: str | None = None
 
     def propose(self, tokens: Sequence[int], k: int, more: More = to_the_end) -> Draft:
+        if self._off_reason is not None:
+            return Draft(off_reason=self._off_reason)
         state = self._target.hidden(tokens[:-1])
         if state is None:
             return Draft()
-        context, probs = list(tokens), list[Distribution]()
+        try:
+            return self._continue(list(tokens), state, k, more)
+        except DecodeFailed as error:
+            self._off_reason = f"the heads failed: {error}"
+            return Draft(off_reason=self._off_reason)
+
+    def _continue(self, context: list[int], state: Hidden, k: int, more: More) -> Draft:
+        start = len(context)
+        probs: list[Distribution] = []
         for head in self._heads[:k]:
-            try:
-                token, q, confidence = self._rule.draw(head.logits(state), context, len(tokens))
-            except DecodeFailed as error:
-                return Draft(off_reason=f"the heads failed: {error}")
+            token, q, confidence = self._rule.draw(head.logits(state), context, start)
             context.append(token)
             if q is not None:
                 probs.append(q)
             if not more(confidence) or token in self._end_tokens:
                 break
-        return Draft(tuple(context[len(tokens) :]), probs=tuple(probs) if probs else None)
+        return Draft(tuple(context[start:]), probs=tuple(probs) if probs else None)

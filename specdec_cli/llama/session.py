@@ -120,7 +120,7 @@ class LlamaSession:
         self._check(tokens, n_last)
         n, settings = len(branches.tokens), self._settings
         sequences = leaf_sequences(branches.parents)
-        n_leaves = len(set().union(*sequences)) if sequences else 0
+        n_leaves = max((leaves[-1] for leaves in sequences), default=0)
         if n_last + n > settings.n_batch or len(tokens) + n > self.n_ctx or not 0 < n_leaves <= settings.branches:
             return self.score(tokens, n_last)
         tokens, root = list(tokens), len(tokens) - n_last
@@ -221,9 +221,10 @@ class LlamaSession:
         self._batch_positions[:n] = self._positions[past : past + n]
         self._batch_wanted[:first_wanted] = 0
         self._batch_wanted[first_wanted:n] = 1
-        if self.keep_hidden:  # states are given for all tokens of a batch or none, and would be for a whole prompt
-            llama_cpp.llama_set_embeddings(self._context, first_wanted == 0)
-        self._first_hidden, self._n_hidden = past + 1, n if self.keep_hidden and first_wanted == 0 else 0
+        shows_states = self.keep_hidden and first_wanted == n_beside == 0
+        if self.keep_hidden:  # llama.cpp makes states, and rows, of all tokens of a batch or of none
+            llama_cpp.llama_set_embeddings(self._context, shows_states)
+        self._first_hidden, self._n_hidden = past + 1, n if shows_states else 0
         status = llama_cpp.llama_decode(self._context, self._batch)
         if status != 0:
             self._fail(status)
