@@ -4,9 +4,8 @@ Cai et al., "Medusa: Simple LLM Inference Acceleration Framework with Multiple D
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +13,7 @@ from numpy.typing import NDArray
 
 from specdec_cli.errors import ModelError
 from specdec_cli.safetensors import read_safetensors
+from specdec_cli.sampling import Row
 from specdec_cli.types import Hidden
 
 Matrix = NDArray[np.float32]
@@ -26,29 +26,57 @@ _HINT = "Use heads that were trained for this target."
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """Residual blocks x + SiLU(W x + b), each (W [n_embd, n_embd], b [n_embd]), and an output matrix [n, n_embd]."""
+    """Residual blocks x + SiLU(W x + b), each (W [n_embd, n_embd], b [n_embd]), and an output matrix [n, n_embd], None
+    where it is the target's."""
 
     blocks: tuple[tuple[Matrix, Matrix], ...]
-    output: Matrix
+    output: Matrix | None = None
 
-    def logits(self, state: Hidden) -> NDArray[np.float32]:
-        """Logits [n] from the target's state [n_embd]."""
+    def state(self, state: Hidden) -> Hidden:
+        """What the output matrix is to see, from the target's state, both [n_embd]."""
         for weight, bias in self.blocks:
             inner = weight @ state + bias
-            with np.errstate(over="ignore", under="ignore"):  # far from 0 the quotient is 0, or what it should be
-                state = state + inner / (1 + np.exp(-inner))
-        logits: NDArray[np.float32] = self.output @ state
-        return logits
+            state = state + inner / (1 + np.exp(-inner))  # where exp overflows the quotient is 0, as it should be
+        return state
 
 
-@lru_cache(maxsize=1)
-def read_heads(path: Path, *, n_embd: int, n_shared: int, n_vocab: int) -> tuple[Head, ...]:
-    """The heads of a safetensors file, or of the one in a folder; head i tells the token i + 1 after the next.
+class Heads:
+    """All heads of a target; head i tells the token i + 1 after the next.
 
-    `n_embd` is the width of the target's states; of `n_vocab` tokens those from `n_shared` on are padding. Tensors are
-    named as published: `{head}.{block}.linear.weight`, `{head}.{block}.linear.bias`, `{head}.{n_blocks}.weight`, with
-    or without something before. The last heads read are kept, for those who ask again and again. Raises ModelError for
-    a damaged file, missing tensors, and heads of another model.
+    `shared` is the output matrix [n, n_embd] of heads that have none of their own. Those are asked all at once: it is
+    the reading of the matrix that takes the time.
+    """
+
+    def __init__(self, heads: tuple[Head, ...], shared: Matrix | None = None) -> None:
+        self._heads = heads
+        self._shared = shared
+
+    def rows(self, state: Hidden, n: int) -> Iterator[Row]:
+        """Logits [n_shared] of the first `n` heads, from the target's state [n_embd]; not numbers if the heads are
+        none."""
+        heads = self._heads[:n]
+        with np.errstate(all="ignore"):
+            if self._shared is not None:
+                yield from np.array([head.state(state) for head in heads]) @ self._shared.T
+            else:
+                yield from (head.output @ head.state(state) for head in heads if head.output is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class TargetShape:
+    """What heads have to fit: the width of the target's states, and its tokens, padding from `n_shared` on."""
+
+    n_embd: int
+    n_shared: int
+    n_vocab: int
+
+
+def read_heads(path: Path, target: TargetShape, target_output: Callable[[], Matrix]) -> Heads:
+    """The heads of a safetensors file, or of the one in a folder.
+
+    Tensors are named as published: `{head}.{block}.linear.weight`, `{head}.{block}.linear.bias`, and `{head}.{n_blocks}
+    .weight` for the output matrix, with or without something before. Where no head has one, they use the target's,
+    `target_output()`, [n_vocab, n_embd]. Raises ModelError for a damaged file, missing tensors, heads of another model.
     """
     path = _file(path)
     parts: dict[int, dict[tuple[int, str], Matrix]] = {}
@@ -66,17 +94,9 @@ def read_heads(path: Path, *, n_embd: int, n_shared: int, n_vocab: int) -> tuple
             f"{path.name} has heads {', '.join(map(str, sorted(parts)))}, which leaves some out.",
             hint="Use the whole file.",
         )
-    target = _Target(n_embd, n_shared, n_vocab)
-    return tuple(_head(path.name, i, parts[i], target) for i in range(len(parts)))
-
-
-@dataclass(frozen=True, slots=True)
-class _Target:
-    """What heads have to fit."""
-
-    n_embd: int
-    n_shared: int
-    n_vocab: int
+    is_shared = not any(kind == "output.weight" for part in parts.values() for _, kind in part)
+    heads = tuple(_head(path.name, i, parts[i], target, is_shared=is_shared) for i in range(len(parts)))
+    return Heads(heads, target_output()[: target.n_shared] if is_shared else None)
 
 
 def _file(path: Path) -> Path:
@@ -92,13 +112,17 @@ def _file(path: Path) -> Path:
     )
 
 
-def _head(name: str, head: int, parts: Mapping[tuple[int, str], Matrix], target: _Target) -> Head:
-    n_blocks = max(layer for layer, _ in parts)
+def _head(
+    name: str, head: int, parts: Mapping[tuple[int, str], Matrix], target: TargetShape, *, is_shared: bool
+) -> Head:
+    n_blocks = max(layer for layer, _ in parts) + is_shared
     blocks = []
     for block in range(n_blocks):
         weight, bias = (_part(name, head, parts, (block, f"linear.{kind}")) for kind in ("weight", "bias"))
         _check_width(name, head, (*weight.shape, *bias.shape), (target.n_embd,) * 3)
         blocks.append((weight, bias))
+    if is_shared:
+        return Head(tuple(blocks))
     output = _part(name, head, parts, (n_blocks, "output.weight"))
     _check_width(name, head, output.shape[1:], (target.n_embd,))
     if not target.n_shared <= len(output) <= target.n_vocab:

@@ -12,6 +12,8 @@ from specdec_cli.llama.abort import AbortFlag
 from specdec_cli.llama.devices import add_rpc_server, gpu_devices
 from specdec_cli.llama.model import LlamaModel
 from specdec_cli.llama.session import LlamaSession
+from specdec_cli.llama.weights import output_matrix
+from specdec_cli.medusa_heads import Heads, TargetShape, read_heads
 from specdec_cli.memory import ModelFacts
 from specdec_cli.plan import PairRequest, Say, make_plan
 from specdec_cli.rules import check_rule, make_rule, make_strict
@@ -33,7 +35,7 @@ class OpenModel:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Everything that generating needs. `tokenizers` is the check's verdict, None without a draft; `head` are heads
+    """Everything that generating needs. `tokenizers` is the check's verdict, None without a draft; `heads` are Medusa's
     for the target."""
 
     target: OpenModel
@@ -43,7 +45,7 @@ class Pair:
     end_tokens: frozenset[int]
     tokenizers: str | None
     strict: Strict | None = None
-    head: Path | None = None
+    heads: Heads | None = None
 
 
 @contextmanager
@@ -65,7 +67,8 @@ def open_pair(request: PairRequest, *, say: Say, abort: AbortFlag) -> Iterator[P
         rule = make_rule(request, target.model, plan.n_shared, stack)
         end_tokens = target.model.end_tokens
         strict = make_strict(request, rule)
-        opened = Pair(target, draft, NoDrafter(), rule, end_tokens, plan.tokenizers, strict, request.head)
+        heads = _heads(request.head, target, plan.n_shared) if request.head is not None else None
+        opened = Pair(target, draft, NoDrafter(), rule, end_tokens, plan.tokenizers, strict, heads)
         yield replace(opened, drafter=drafter_for(opened, request.drafter, rule, request.p_min))
 
 
@@ -87,10 +90,15 @@ def _open(
     return OpenModel(model, session, facts, context)
 
 
+def _heads(path: Path, target: OpenModel, n_shared: int) -> Heads:
+    shape = TargetShape(target.session.n_embd, n_shared, target.session.n_vocab)
+    return read_heads(path, shape, lambda: output_matrix(target.model.path))
+
+
 def drafter_for(pair: Pair, name: str, rule: Rule, p_min: float) -> Drafter:
     """The drafter of this name for an open pair; none, with the reason, where memory cannot be taken back.
 
-    Raises UsageError for one that needs a draft model where there is none, ModelError for heads that do not fit.
+    Raises UsageError for one that needs a draft model, or heads, where there is none.
     """
     draft = pair.draft
     for which, opened in (("target", pair.target), ("draft", draft)):
@@ -98,4 +106,4 @@ def drafter_for(pair: Pair, name: str, rule: Rule, p_min: float) -> Drafter:
             return NoDrafter(f"the {which}'s memory cannot be taken back (a recurrent or hybrid model)")
     session, target = draft.session if draft is not None else None, pair.target.session
     target.keep_hidden = name == "medusa"
-    return DRAFTERS[name](DrafterParts(rule, pair.end_tokens, p_min, session, target, pair.head))
+    return DRAFTERS[name](DrafterParts(rule, pair.end_tokens, p_min, session, target, pair.heads))

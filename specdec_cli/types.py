@@ -141,9 +141,6 @@ class BranchingTarget(Target, Protocol):
 class HiddenTarget(Target, Protocol):
     """A target that shows the states from which it made its logits."""
 
-    @property
-    def n_embd(self) -> int: ...
-
     def hidden(self, tokens: Sequence[int]) -> Hidden | None:
         """The state after `tokens`, shape [n_embd], a copy; None if the last pass gave no row there."""
         ...

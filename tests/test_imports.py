@@ -45,7 +45,7 @@ IMPORTS = {
     "draft_length": "types",
     "engine": "draft_length logprobs strict types verify",
     "safetensors": "errors numpy",
-    "medusa_heads": "errors safetensors types numpy",
+    "medusa_heads": "errors safetensors sampling types numpy",
     "drafters": "errors medusa_heads sampling types verify",
     "vocab_check": "errors vocabulary",
     "chat": "errors jinja2",
@@ -65,8 +65,8 @@ IMPORTS = {
     "sampling settings vocab_check vocabulary",
     "pull": "download errors examine fit hub pick plan presets settings store vocab_check",
     "rules": "errors history law llama.grammar llama.model plan rejection strict verify",
-    "pairing": "drafters drafters.none errors llama.abort llama.devices llama.model llama.session memory plan rules "
-    "settings strict types verify",
+    "pairing": "drafters drafters.none errors llama.abort llama.devices llama.model llama.session llama.weights "
+    "medusa_heads memory plan rules settings strict types verify",
     "prompts": "chat errors llama.model",
     "ui": "stats types vocab_check vocabulary rich",
     "trace": "stats types ui.view",

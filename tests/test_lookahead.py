@@ -1,8 +1,9 @@
 """Lookahead: branches beside the text in the same pass, what is learnt from them, and a text that stays the same."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
+from threading import Timer
 from typing import Any
 
 import numpy as np
@@ -281,6 +282,25 @@ def test_ctrl_c_in_a_pass_with_branches_leaves_the_session_usable(beds: Beds) ->
     session.flag.clear()  # type: ignore[attr-defined]
     rows = session.score_beside([*text, 5, 6], 2, tree)
     np.testing.assert_allclose(rows, beds.session("plain", 0).score([*text, 5, 6], 2), atol=NEAR)
+
+
+def test_ctrl_c_inside_llama_cpp_leaves_nothing_of_the_branches(smollm2_q4_0: Path) -> None:
+    abort, settings = AbortFlag(), {"n_ctx": 256, "n_batch": 64, "n_ubatch": 64, "max_rows": 4}
+    text, tree = ids(20), random_tree(40, 0, lambda _: None)
+    with (
+        LlamaModel(ModelSettings(smollm2_q4_0)) as model,
+        LlamaSession(model, ContextSettings(**settings, branches=32), abort=abort) as session,
+        LlamaSession(model, ContextSettings(**settings)) as alone,
+    ):
+        session.score(text, 1)
+        timer = Timer(0.005, abort.set, (2,))
+        timer.start()
+        with suppress(Interrupted):  # a pass that was faster than the timer is none the worse
+            session.score_beside([*text, 7, 8], 3, tree)
+        timer.join()
+        abort.clear()
+        rows = session.score_beside([*text, 7, 8], 3, tree)
+        np.testing.assert_array_equal(rows, alone.score([*text, 7, 8], 3))
 
 
 @pytest.mark.parametrize("name", MODELS)

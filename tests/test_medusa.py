@@ -26,7 +26,7 @@ from specdec_cli.law import Law
 from specdec_cli.llama.abort import AbortFlag
 from specdec_cli.llama.model import LlamaModel
 from specdec_cli.llama.session import LlamaSession
-from specdec_cli.medusa_heads import FILE_NAME, Head, read_heads
+from specdec_cli.medusa_heads import FILE_NAME, Head, Heads, TargetShape, read_heads
 from specdec_cli.rejection import BlockRejection, TokenRejection
 from specdec_cli.safetensors import read_safetensors
 from specdec_cli.sampling import SamplingParams
@@ -150,12 +150,23 @@ def test_any_changed_or_missing_byte_is_read_or_refused(
     path.write_bytes(data)
 
     with suppress(ModelError):
-        assert len(read_heads(path, n_embd=8, n_shared=8, n_vocab=8)) == 1
+        assert n_heads(read(path)) == 1
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="cannot be read: No such file"):
         read_safetensors(tmp_path / "x.safetensors")
+
+
+FITTING = TargetShape(8, 8, 8)
+
+
+def read(path: Path, target: TargetShape = FITTING, shared: Any = None) -> Heads:
+    return read_heads(path, target, lambda: shared)
+
+
+def n_heads(heads: Heads) -> int:
+    return len(list(heads.rows(np.ones(8, np.float32), 100)))
 
 
 # --- heads ----------------------------------------------------------------------------------------------
@@ -173,30 +184,48 @@ def test_a_head_computes_what_the_paper_says(tmp_path: Path) -> None:
     parts = {"0.linear.weight": w1, "0.linear.bias": b1, "1.linear.weight": w2, "1.linear.bias": b2, "2.weight": output}
     path = written(tmp_path, {f"medusa_head.0.{name}": part for name, part in parts.items()})
 
-    (head,) = read_heads(path, n_embd=6, n_shared=9, n_vocab=10)
+    heads = read(path, TargetShape(n_embd=6, n_shared=9, n_vocab=10))
 
     def block(x: NDArray[np.float64], w: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float64]:
         inner = w @ x + b
         return x + inner / (1 + np.exp(-inner))
 
     expected = output[:9] @ block(block(state, w1, b1), w2, b2)
-    np.testing.assert_allclose(head.logits(state.astype(np.float32)), expected, rtol=1e-4)
+    (row,) = heads.rows(state.astype(np.float32), 5)
+    np.testing.assert_allclose(row, expected, rtol=1e-4)
 
 
 def test_a_head_bears_large_numbers() -> None:
-    head = Head(((np.eye(2, dtype=np.float32) * 1e4, np.zeros(2, np.float32)),), np.eye(2, dtype=np.float32))
+    eye = np.eye(2, dtype=np.float32)
+    heads = Heads((Head(((eye * 1e4, np.zeros(2, np.float32)),), eye),))
     with np.errstate(all="raise"):
-        np.testing.assert_allclose(head.logits(np.array([-1, 1], np.float32)), [-1, 1 + 1e4])
+        (row,) = heads.rows(np.array([-1, 1], np.float32), 1)
+    np.testing.assert_allclose(row, [-1, 1 + 1e4])
+
+
+def test_heads_without_a_matrix_use_the_targets(tmp_path: Path) -> None:
+    """With one head the result is a product of one row, with more of several at once."""
+    rng = np.random.default_rng(0)
+    w, b, shared, state = rng.normal(size=(3, 6, 6)), rng.normal(size=(3, 6)), rng.normal(size=(10, 6)), np.ones(6)
+    tensors = {f"{i}.0.linear.{kind}": part[i] for i in range(3) for kind, part in (("weight", w), ("bias", b))}
+    heads = read(written(tmp_path, tensors), TargetShape(6, 9, 10), shared.astype(np.float32))
+
+    for n in (1, 2, 3, 7):
+        rows = list(heads.rows(state.astype(np.float32), n))
+        assert len(rows) == min(n, 3)
+        for i, row in enumerate(rows):
+            inner = w[i] @ state + b[i]
+            np.testing.assert_allclose(row, shared[:9] @ (state + inner / (1 + np.exp(-inner))), rtol=1e-4, atol=1e-5)
 
 
 def test_a_folder_with_heads_is_as_good_as_the_file(tmp_path: Path) -> None:
     write_safetensors(tmp_path / "some.safetensors", heads_of(random_chain(8, 0), 2))
-    assert len(read_heads(tmp_path, n_embd=8, n_shared=8, n_vocab=8)) == 2
+    assert n_heads(read(tmp_path)) == 2
     write_safetensors(tmp_path / "other.safetensors", {})
     with pytest.raises(ModelError, match="holds 2 safetensors files"):
-        read_heads(tmp_path, n_embd=8, n_shared=8, n_vocab=8)
+        read(tmp_path)
     write_safetensors(tmp_path / FILE_NAME, heads_of(random_chain(8, 0), 3))
-    assert len(read_heads(tmp_path, n_embd=8, n_shared=8, n_vocab=8)) == 3
+    assert n_heads(read(tmp_path)) == 3
 
 
 @pytest.mark.parametrize(
@@ -219,7 +248,7 @@ def test_heads_that_do_not_fit_are_one_error(tmp_path: Path, change: Any, messag
     path = written(tmp_path, change(heads_of(random_chain(8, 0), 3)))
 
     with pytest.raises(ModelError, match=message):
-        read_heads(path, n_embd=8, n_shared=7, n_vocab=8)
+        read(path, TargetShape(8, 7, 8))
 
 
 # --- what is drafted ------------------------------------------------------------------------------------
@@ -239,8 +268,8 @@ class OneHot(TableLM):
         return None if self.forgets else np.eye(self.n_vocab, dtype=np.float32)[tokens[-1]]
 
 
-def table_heads(table: NDArray[np.float64], n: int) -> list[Head]:
-    return [Head((), np.roll(table.T, i, axis=0).astype(np.float32)) for i in range(n)]
+def table_heads(table: NDArray[np.float64], n: int) -> Heads:
+    return Heads(tuple(Head((), np.roll(table.T, i, axis=0).astype(np.float32)) for i in range(n)))
 
 
 def run(target: Any, drafter: Any, rule: Rule, prompt: Sequence[int], *, k: int, n: int) -> list[Round]:
@@ -287,7 +316,7 @@ def test_heads_that_give_no_numbers_do_not_end_the_run() -> None:
     target = OneHot(20, seed=3)
     rule = SharedNoise(Law(WARM, n_shared=20), seed=1)
     broken = Head((), np.full((20, 20), np.nan, np.float32))
-    rounds = run(target, MedusaDrafter(target, [broken], rule, frozenset()), rule, [1, 2], k=2, n=20)
+    rounds = run(target, MedusaDrafter(target, Heads((broken,)), rule, frozenset()), rule, [1, 2], k=2, n=20)
 
     assert emitted(rounds) == emitted(run(target, NoDrafter(), rule, [1, 2], k=0, n=20))
     assert rounds[-1].off_reason is not None
@@ -314,7 +343,7 @@ def test_the_drafter_needs_heads_and_a_target() -> None:
     for parts in (
         DrafterParts(rule, frozenset(), 0.0, None),
         DrafterParts(rule, frozenset(), 0.0, None, target),
-        DrafterParts(rule, frozenset(), 0.0, None, None, Path("x.safetensors")),
+        DrafterParts(rule, frozenset(), 0.0, None, None, Heads(())),
     ):
         with pytest.raises(UsageError, match="needs heads"):
             DRAFTERS["medusa"](parts)
@@ -337,8 +366,8 @@ class Planted:
         small = {"n_ctx": 512, "n_batch": 32, "n_ubatch": 32, "max_rows": 9}
         return self.stack.enter_context(LlamaSession(self.model, ContextSettings(**{**small, **settings})))
 
-    def read(self) -> list[Head]:
-        return read_heads(self.heads, n_embd=N_VOCAB, n_shared=N_VOCAB, n_vocab=N_VOCAB + 8)
+    def read(self) -> Heads:
+        return read(self.heads, TargetShape(N_VOCAB, N_VOCAB, N_VOCAB + 8))
 
 
 @pytest.fixture(scope="module")

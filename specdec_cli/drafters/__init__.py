@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from specdec_cli.drafters.lookahead import LookaheadDrafter
 from specdec_cli.drafters.medusa import MedusaDrafter
@@ -10,21 +9,22 @@ from specdec_cli.drafters.model import ModelDrafter
 from specdec_cli.drafters.ngram import NgramDrafter
 from specdec_cli.drafters.none import NoDrafter
 from specdec_cli.errors import UsageError
-from specdec_cli.medusa_heads import read_heads
+from specdec_cli.medusa_heads import Heads
 from specdec_cli.types import Drafter, HiddenTarget, Target
 from specdec_cli.verify import Rule
 
 
 @dataclass(frozen=True, slots=True)
 class DrafterParts:
-    """What a drafter may be built from. `session` is the draft model's, None without one; `target` is the target's."""
+    """What a drafter may be built from. `session` is the draft model's, None without one, `target` the target's,
+    `heads` are Medusa's for it."""
 
     rule: Rule
     end_tokens: frozenset[int]
     p_min: float
     session: Target | None
     target: HiddenTarget | None = None
-    head: Path | None = None
+    heads: Heads | None = None
 
 
 def _model(parts: DrafterParts) -> Drafter:
@@ -34,11 +34,9 @@ def _model(parts: DrafterParts) -> Drafter:
 
 
 def _medusa(parts: DrafterParts) -> Drafter:
-    target = parts.target
-    if target is None or parts.head is None:
+    if parts.target is None or parts.heads is None:
         raise UsageError("This drafter needs heads.", hint="Give them with --draft FILE.safetensors.")
-    heads = read_heads(parts.head, n_embd=target.n_embd, n_shared=parts.rule.law.n_shared, n_vocab=target.n_vocab)
-    return MedusaDrafter(target, heads, parts.rule, parts.end_tokens)
+    return MedusaDrafter(parts.target, parts.heads, parts.rule, parts.end_tokens)
 
 
 DRAFTERS: Mapping[str, Callable[[DrafterParts], Drafter]] = {

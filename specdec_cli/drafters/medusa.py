@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from specdec_cli.errors import DecodeFailed
-from specdec_cli.medusa_heads import Head
+from specdec_cli.medusa_heads import Heads
 from specdec_cli.types import Distribution, Draft, Hidden, HiddenTarget, More, to_the_end
 from specdec_cli.verify import Rule
 
@@ -20,7 +20,7 @@ class MedusaDrafter:
 
     name = "medusa"
 
-    def __init__(self, target: HiddenTarget, heads: Sequence[Head], rule: Rule, end_tokens: frozenset[int]) -> None:
+    def __init__(self, target: HiddenTarget, heads: Heads, rule: Rule, end_tokens: frozenset[int]) -> None:
         self._target = target
         self._heads = heads
         self._rule = rule
@@ -42,8 +42,8 @@ class MedusaDrafter:
     def _continue(self, context: list[int], state: Hidden, k: int, more: More) -> Draft:
         start = len(context)
         probs: list[Distribution] = []
-        for head in self._heads[:k]:
-            token, q, confidence = self._rule.draw(head.logits(state), context, start)
+        for row in self._heads.rows(state, k):
+            token, q, confidence = self._rule.draw(row, context, start)
             context.append(token)
             if q is not None:
                 probs.append(q)
