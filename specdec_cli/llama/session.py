@@ -288,6 +288,7 @@ def _open_context(model: LlamaModel, settings: ContextSettings, abort: AbortFlag
     params.kv_unified = settings.branches > 0  # branches share the cells of the text
     params.n_outputs_max = settings.max_rows + settings.branches
     params.n_threads = params.n_threads_batch = settings.threads
+    params.pooling_type = llama_cpp.LLAMA_POOLING_TYPE_NONE  # states are those of single tokens
     params.type_k = params.type_v = _CACHE_TYPES[settings.cache_type]
     params.flash_attn_type = _FLASH_ATTENTION[settings.flash_attention]
     # Rejected drafts and earlier turns are taken back at any distance, so the window must not forget.
