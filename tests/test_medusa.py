@@ -7,14 +7,26 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
+import gguf
 import numpy as np
 import pytest
-from cli import inside, json_inside
+from cli import inside, json_inside, traced
 from fakes import FakeClock, TableLM
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from planted import BOS, BYTES, UNK, log_chain, random_chain, write_planted, write_tiny_mamba
+from planted import (
+    BOS,
+    BYTES,
+    UNK,
+    log_chain,
+    make_vocab,
+    random_chain,
+    write_planted,
+    write_split,
+    write_tiny_mamba,
+    write_vocab_only,
+)
 
 from specdec_cli.draft_length import FixedLength
 from specdec_cli.drafters import DRAFTERS, DrafterParts
@@ -26,6 +38,7 @@ from specdec_cli.law import Law
 from specdec_cli.llama.abort import AbortFlag
 from specdec_cli.llama.model import LlamaModel
 from specdec_cli.llama.session import LlamaSession
+from specdec_cli.llama.weights import output_matrix
 from specdec_cli.medusa_heads import FILE_NAME, Head, Heads, TargetShape, read_heads
 from specdec_cli.rejection import BlockRejection, TokenRejection
 from specdec_cli.safetensors import read_safetensors
@@ -428,6 +441,28 @@ def test_exact_heads_draft_what_the_chain_says(planted_target: Planted, params: 
         assert sum(r.n_accepted for r in rounds) > 10
 
 
+def test_the_output_matrix_of_a_file_and_of_one_in_parts(tmp_path: Path) -> None:
+    chain = random_chain(320, 0)
+    expected = np.vstack([log_chain(chain).T / np.sqrt(320), np.zeros((8, 320))])
+    whole = write_planted(tmp_path / "whole.gguf", chain, n_vocab_pad=8)
+    for file in (whole, write_split(whole, tmp_path, "part")[0]):
+        np.testing.assert_allclose(output_matrix(file), expected, rtol=1e-6)
+    half = write_planted(tmp_path / "half.gguf", chain, n_vocab_pad=8, dtype=np.float16)
+    np.testing.assert_allclose(output_matrix(half), expected, rtol=1e-3)
+
+
+def test_quantized_matrices_are_unpacked_as_the_format_says(smollm2_q4_0: Path) -> None:
+    (packed,) = (t for t in gguf.GGUFReader(smollm2_q4_0).tensors if t.name == "token_embd.weight")
+    matrix = output_matrix(smollm2_q4_0)
+    assert matrix.shape == (49152, 576)
+    np.testing.assert_array_equal(matrix[-99:], gguf.dequantize(packed.data[-99:], packed.tensor_type))
+
+
+def test_a_file_without_an_output_matrix(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="has no output matrix"):
+        output_matrix(write_vocab_only(tmp_path / "vocab.gguf", make_vocab(320)))
+
+
 def test_turns_of_a_chat_and_a_new_conversation(planted_target: Planted) -> None:
     target, plain = planted_target.session(), planted_target.session()
     target.keep_hidden = True
@@ -475,6 +510,23 @@ def test_run_with_heads_writes_what_it_writes_without(target_and_heads: tuple[Pa
         assert done.document["text"] == plain["text"]
         assert done.stats["drafted"] >= done.stats["accepted"] > 10
         assert done.document["models"]["drafter"] == "medusa"
+
+
+def test_heads_without_a_matrix_draft_with_that_of_the_file(
+    target_and_heads: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """A block that adds nothing leaves the target's own logits, those that gave the text's last token."""
+    target, _ = target_and_heads
+    blocks = {"0.0.linear.weight": np.zeros((320, 320)), "0.0.linear.bias": np.zeros(320)}
+    file = write_safetensors(tmp_path / "heads.safetensors", blocks, "F16")
+    _, trace = traced(tmp_path / "trace", target, " a b", "-n", 20, "--temp", 0, "--draft", file)
+
+    text, drafts = list(trace[0]["prompt_ids"]), 0
+    for round_ in (line for line in trace if line["type"] == "round"):
+        assert round_["drafted"] in ([], [text[-1]])
+        drafts += len(round_["drafted"])
+        text += [*round_["drafted"][: round_["n_accepted"]], round_["own"]]
+    assert drafts > 10
 
 
 def test_heads_of_another_model_and_heads_that_are_none(target_and_heads: tuple[Path, Path], tmp_path: Path) -> None:
