@@ -12,6 +12,7 @@ from typing import Literal
 
 from specdec_cli.costs import CostCurve, conditional_acceptance, predicted_speedup
 from specdec_cli.draft_length import DraftLength, FixedLength
+from specdec_cli.drafters.lookahead import LookaheadDrafter
 from specdec_cli.drafters.none import NoDrafter
 from specdec_cli.engine import generate
 from specdec_cli.errors import UsageError
@@ -123,10 +124,12 @@ class Cell:
         return max(self.comparisons, key=lambda c: _WORST[c.verdict], default=Comparison("same"))
 
     def predicted(self, curve: CostCurve) -> float | None:
-        """What costs and acceptance say the speedup is; None where a width was not measured.
+        """What costs and acceptance say the speedup is; None where a width or the drafter was not timed.
 
         For fixed lengths of a draft model from the chances by position, else from each round's own length.
         """
+        if self.setting.drafter == LookaheadDrafter.name:  # its passes hold more than the draft
+            return None
         k, chances = self.setting.k, self.by_position
         by_model = self.setting.drafter == "model"
         is_fixed = isinstance(k, int) and len(chances) == k and not self.setting.p_min

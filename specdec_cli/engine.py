@@ -7,7 +7,7 @@ from specdec_cli.draft_length import DraftLength
 from specdec_cli.logprobs import logprobs
 from specdec_cli.strict import Strict
 from specdec_cli.tokens import Tokens
-from specdec_cli.types import Draft, Drafter, FinishReason, Round, Target
+from specdec_cli.types import BranchingTarget, Draft, Drafter, FinishReason, Logits, Round, Target
 from specdec_cli.verify import Rule
 
 
@@ -52,7 +52,7 @@ def generate(
         if draft.tokens and rule.keeps_text:
             draft = _beginning(draft, length.keep(draft))
         drafted = clock()
-        rows = target.score(tokens.then(draft.tokens), len(draft.tokens) + 1)
+        rows = _score(target, tokens, draft)
         if strict is not None:
             rows = strict.settle(target, rows, draft, tokens)
         scored = clock()
@@ -85,6 +85,14 @@ def generate(
         yield round_
         if round_.finish:
             return
+
+
+def _score(target: Target, tokens: Tokens, draft: Draft) -> Logits:
+    """Rows for the draft, [len(draft.tokens) + 1, n_vocab]; what it has beside is evaluated by a target that can."""
+    text, n_last = tokens.then(draft.tokens), len(draft.tokens) + 1
+    if draft.beside is not None and isinstance(target, BranchingTarget):
+        return target.score_beside(text, n_last, draft.beside)
+    return target.score(text, n_last)
 
 
 def _usable(draft: Draft, k: int, n_shared: int) -> Draft:

@@ -4,9 +4,12 @@ import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from specdec_cli.auto_length import AutoLength
 from specdec_cli.drafters import COPYING, DrafterParts, make_drafter, sources
+from specdec_cli.drafters.lookahead import LookaheadDrafter
+from specdec_cli.drafters.medusa import MedusaDrafter
 from specdec_cli.drafters.mixed import Turns
 from specdec_cli.drafters.model import ModelDrafter
 from specdec_cli.drafters.none import NoDrafter
@@ -16,6 +19,8 @@ from specdec_cli.llama.abort import AbortFlag
 from specdec_cli.llama.devices import add_rpc_server, gpu_devices
 from specdec_cli.llama.model import LlamaModel
 from specdec_cli.llama.session import LlamaSession
+from specdec_cli.llama.weights import output_matrix
+from specdec_cli.medusa_heads import Heads, TargetShape, read_heads
 from specdec_cli.memory import ModelFacts
 from specdec_cli.ngram_store import NgramStore, StoreFile, fingerprint
 from specdec_cli.plan import PairRequest, Plan, Say, make_plan
@@ -40,9 +45,10 @@ class OpenModel:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Everything that generating needs. `tokenizers` is the check's verdict, None without a draft; `held_back` says why
-    these models' memories forbid drafting; texts that `store` is told to keep are saved when the pair is closed.
-    `learned` is known of the pair where draft lengths are chosen by cost, and `auto` chooses them for `drafter`.
+    """Everything that generating needs. `tokenizers` is the check's verdict, None without a draft; `heads` are Medusa's
+    for the target; `held_back` says why these models' memories forbid drafting; texts that `store` is told to keep are
+    saved when the pair is closed. `learned` is known of the pair where draft lengths are chosen by cost, and `auto`
+    chooses them for `drafter`.
     """
 
     target: OpenModel
@@ -52,6 +58,7 @@ class Pair:
     end_tokens: frozenset[int]
     tokenizers: str | None
     strict: Strict | None = None
+    heads: Heads | None = None
     held_back: str | None = None
     store: NgramStore | None = None
     learned: Learned | None = None
@@ -80,11 +87,13 @@ def open_pair(request: PairRequest, *, say: Say, abort: AbortFlag) -> Iterator[P
         end_tokens = target.model.end_tokens
         held_back = _held_back(request, target, draft, say)
         strict, store = make_strict(request, rule), _open_store(request, target.model, say, stack)
-        opened = Pair(target, draft, NoDrafter(), rule, end_tokens, plan.tokenizers, strict, held_back, store)
+        heads = _heads(request.head, target, plan.n_shared) if request.head is not None else None
+        opened = Pair(target, draft, NoDrafter(), rule, end_tokens, plan.tokenizers, strict, heads, held_back, store)
         if request.auto and held_back is None:
             opened = replace(opened, learned=stack.enter_context(_learned(opened, plan, request.k)))
         auto = auto_length(opened, request.drafter, request.k)
-        yield replace(opened, drafter=drafter_for(opened, request.drafter, rule, request.p_min, auto), auto=auto)
+        drafter = drafter_for(opened, request.drafter, rule, request.p_min, auto)
+        yield replace(opened, drafter=drafter, auto=None if isinstance(drafter, NoDrafter) else auto)
 
 
 def _learned(pair: Pair, plan: Plan, longest: int) -> AbstractContextManager[Learned]:
@@ -140,6 +149,11 @@ def _open(
     return OpenModel(model, session, facts, context)
 
 
+def _heads(path: Path, target: OpenModel, n_shared: int) -> Heads:
+    shape = TargetShape(target.session.n_embd, n_shared, target.session.n_vocab)
+    return read_heads(path, shape, lambda: output_matrix(target.model.path))
+
+
 def _open_store(request: PairRequest, model: LlamaModel, say: Say, stack: ExitStack) -> NgramStore | None:
     if request.ngram_store is None:
         return None
@@ -183,9 +197,14 @@ def _costs_too_much(request: PairRequest, target: OpenModel, say: Say) -> str | 
 def drafter_for(pair: Pair, name: str, rule: Rule, p_min: float, turns: Turns | None = None) -> Drafter:
     """The drafter of this name for an open pair; none, with the reason, where memories forbid it.
 
-    Raises UsageError for one that needs a draft model where there is none.
+    Raises UsageError for one that needs a draft model, or heads, where there is none.
     """
     if pair.held_back is not None and name != NoDrafter.name:
         return NoDrafter(pair.held_back)
-    session = pair.draft.session if pair.draft is not None else None
-    return make_drafter(name, DrafterParts(rule, pair.end_tokens, p_min, session, turns, pair.store))
+    session, target = pair.draft.session if pair.draft is not None else None, pair.target.session
+    if LookaheadDrafter.name in sources(name) and not target.can_crop:
+        return NoDrafter("lookahead needs a memory that several texts can share (this is a recurrent or hybrid model)")
+    target.keep_hidden = MedusaDrafter.name in sources(name)
+    return make_drafter(
+        name, DrafterParts(rule, pair.end_tokens, p_min, session, target, pair.heads, turns, pair.store)
+    )

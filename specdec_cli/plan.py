@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from specdec_cli.advice import cache_notes, pair_notes
+from specdec_cli.drafters import lookahead
 from specdec_cli.errors import NoGpu, UsageError
 from specdec_cli.facts import model_facts
 from specdec_cli.fit import Fit, Gpu, Machine, Sized, changes, place
@@ -64,6 +65,7 @@ class PairRequest:
     threads: int | None = None
     threads_draft: int | None = None
     force: bool = False
+    head: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +134,7 @@ def _contexts(
     n_ctx = _context_length(request.n_ctx, DEFAULT_CONTEXT, facts, "the target", say)
     threads = _threads(request.threads, usable_cores(), say)
     n_batch = min(request.n_batch, n_ctx)
+    branches = lookahead.DEFAULT_WINDOW if request.drafter == "lookahead" else 0
     target = ContextSettings(
         n_ctx=n_ctx,
         n_batch=n_batch,
@@ -142,6 +145,7 @@ def _contexts(
         # No draft is longer than the context, but a k that no pass could hold is told as it was given.
         max_rows=min(request.k + 1, n_ctx) if request.k < (request.n_ubatch or request.n_batch) else request.k + 1,
         wider_passes=not request.strict,
+        branches=branches,
     )
     draft_ctx = n_ctx
     if draft_facts is not None:
@@ -153,6 +157,7 @@ def _contexts(
         cache_type=request.cache_type_draft,
         max_rows=1,
         max_back=target.n_back,
+        branches=0,
     )
     return target, draft
 

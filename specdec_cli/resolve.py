@@ -12,7 +12,7 @@ from specdec_cli.folders import cache_folder
 from specdec_cli.names import is_repo
 from specdec_cli.presets import HubFile, ModelSource, Preset, load_preset
 
-DRAFTER_NAMES = ("ngram", "none")
+DRAFTER_NAMES = ("lookahead", "ngram", "none")
 """What `--draft` can name instead of a model file."""
 
 
@@ -22,16 +22,18 @@ Find = Callable[[HubFile], Path | None]
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """The files to open, who drafts, and the preset they came from."""
+    """The files to open, who drafts, and the preset they came from. `head` are Medusa heads for the target itself."""
 
     target: Path
     draft: Path | None
     drafter: str
     preset: Preset | None
+    head: Path | None = None
 
 
 def resolve(model: str, draft: str | None, quantize: Quantize, find: Find, say: Callable[[str], None]) -> Resolved:
-    """`model` is a preset's name or a GGUF path; `draft` overrides the preset's own. Asks no network.
+    """`model` is a preset's name or a GGUF path; `draft` (a file, heads, or a drafter's name) overrides the preset's
+    own. Asks no network.
 
     Raises UsageError for an unknown name, ModelError when a preset's file cannot be made, NotHere when it was not
     pulled.
@@ -43,6 +45,9 @@ def resolve(model: str, draft: str | None, quantize: Quantize, find: Find, say: 
     if draft is not None and draft not in DRAFTER_NAMES:
         own_draft = ModelSource(path=_draft_path(draft))
     drafter = "model" if own_draft else draft or "none"
+    head = None
+    if own_draft is not None and own_draft.path is not None and _is_head(own_draft.path):
+        head, own_draft, drafter = Path(os.path.expanduser(own_draft.path)), None, "medusa"
 
     def file(source: ModelSource) -> Path:
         if source.hub is not None:
@@ -54,7 +59,13 @@ def resolve(model: str, draft: str | None, quantize: Quantize, find: Find, say: 
         draft=file(own_draft) if own_draft else None,
         drafter=drafter,
         preset=preset,
+        head=head,
     )
+
+
+def _is_head(path: str) -> bool:
+    """Heads come as a safetensors file, or as a folder with one."""
+    return path.lower().endswith(".safetensors") or os.path.isdir(os.path.expanduser(path))
 
 
 def _check_is_here(model: str) -> None:
@@ -71,12 +82,14 @@ def _check_is_here(model: str) -> None:
 
 
 def _draft_path(draft: str) -> str:
-    if looks_like_path(draft):
+    if looks_like_path(draft) or _is_head(draft):
         return draft
     near = difflib.get_close_matches(draft, DRAFTER_NAMES, n=1)
     raise UsageError(
         f"There is neither a file nor a drafter called {draft!r}.",
-        hint=f"Did you mean {near[0]!r}?" if near else f"Give --draft a GGUF file, {' or '.join(DRAFTER_NAMES)}.",
+        hint=f"Did you mean {near[0]!r}?"
+        if near
+        else f"Give --draft a GGUF file, Medusa heads, or one of {', '.join(DRAFTER_NAMES)}.",
     )
 
 

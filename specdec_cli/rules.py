@@ -27,6 +27,11 @@ def check_rule(request: PairRequest) -> None:
             f"--strict makes the text that of plain decoding, which --verify {request.verify} does not keep.",
             hint="Leave out one of the two.",
         )
+    if request.strict and request.drafter == "lookahead":
+        raise UsageError(
+            "--strict keeps passes narrow, and --draft lookahead makes every pass wide.",
+            hint="Leave out one of the two.",
+        )
     if request.grammar is not None and request.ignore_end:
         raise UsageError(
             "A grammar ends with an end token, which --ignore-eos forbids.", hint="Leave out one of the two."

@@ -54,9 +54,9 @@ class ModelSettings:
 class ContextSettings:
     """One evaluation context.
 
-    `max_rows` is the most rows of logits asked for in one pass (k + 1), `max_back` the most tokens that are regularly
-    taken back at once (None: `max_rows` - 1; a draft works token by token, and has k). No pass for logits is wider than
-    `max_rows`, unless `wider_passes` may save others.
+    `max_rows` is the most rows of logits asked for in one pass (k + 1), `branches` the most leaves of a tree beside the
+    text, `max_back` the most tokens that are regularly taken back at once (None: `max_rows` - 1; a draft works token by
+    token, and has k). No pass for logits is wider than `max_rows`, unless `wider_passes` may save others.
     """
 
     n_ctx: int = DEFAULT_CONTEXT
@@ -68,6 +68,7 @@ class ContextSettings:
     max_rows: int = 1
     max_back: int | None = None
     wider_passes: bool = True
+    branches: int = 0
 
     @property
     def n_back(self) -> int:

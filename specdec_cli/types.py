@@ -2,13 +2,16 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 Logits = NDArray[np.float32]
 """Rows of logits, shape [rows, n_vocab]."""
+
+Hidden = NDArray[np.float32]
+"""The state that the output matrix turns into logits (after the last norm), shape [n_embd]."""
 
 FinishReason = Literal["stop", "length", "context", "interrupt", "error"]
 Origin = Literal["draft", "target"]
@@ -32,19 +35,35 @@ class Distribution:
 
 
 @dataclass(frozen=True, slots=True)
+class Branches:
+    """A tree of tokens to be evaluated beside the text, in the same pass: the text does not see them.
+
+    `parents[i]` is the index of the token before token i, always smaller than i; -1 is the last token of the text
+    before the draft. `take` is given the logits after the leaves, in order of index, shape [n_leaves, n_vocab], valid
+    during the call. It is not called where the pass has no room for the tree.
+    """
+
+    tokens: tuple[int, ...]
+    parents: tuple[int, ...]
+    take: Callable[[Logits], None]
+
+
+@dataclass(frozen=True, slots=True)
 class Draft:
     """What a drafter proposes for one round.
 
     `probs` has for every token the distribution q it was drawn from; None says that each was certain
     (looked up, or the likeliest), so q is one-hot. `off_reason` says why this drafter will propose
     nothing from here on; an empty draft without one only means "nothing this time". `source` names
-    the one who drafted, where several take turns.
+    the one who drafted, where several take turns. `beside` is what the drafter wants to learn from
+    the pass that verifies the draft; an empty draft may have it too.
     """
 
     tokens: tuple[int, ...] = ()
     off_reason: str | None = None
     probs: tuple[Distribution, ...] | None = None
     source: str = ""
+    beside: Branches | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +127,23 @@ class Target(Protocol):
 
         The array is valid until the next call.
         """
+        ...
+
+
+@runtime_checkable
+class BranchingTarget(Target, Protocol):
+    """A target that can evaluate a tree of tokens beside the text."""
+
+    def score_beside(self, tokens: Sequence[int], n_last: int, branches: Branches) -> Logits:
+        """The rows of `score(tokens, n_last)`; the tree grows from the first of the last `n_last` tokens."""
+        ...
+
+
+class HiddenTarget(Target, Protocol):
+    """A target that shows the states from which it made its logits."""
+
+    def hidden(self, tokens: Sequence[int]) -> Hidden | None:
+        """The state after `tokens`, shape [n_embd], a copy; None if the last pass gave no row there."""
         ...
 
 

@@ -236,7 +236,10 @@ def test_ctrl_c_in_the_draft_model_is_ctrl_c() -> None:
 # --- the table ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", DRAFTERS)
+NEED_FILES = {"model", "medusa"}
+
+
+@pytest.mark.parametrize("name", sorted(DRAFTERS.keys() - {"medusa"}))
 def test_a_drafter_is_found_under_the_name_that_it_shows(name: str) -> None:
     lm = TableLM(20, seed=0)
     parts = DrafterParts(rule_for(lm), frozenset(), 0.0, lm)
@@ -244,14 +247,15 @@ def test_a_drafter_is_found_under_the_name_that_it_shows(name: str) -> None:
     assert DRAFTERS[name](parts).name == name
 
 
-def test_only_the_model_drafter_needs_a_draft_model() -> None:
+def test_what_needs_a_file_says_so_without_it() -> None:
     def parts(session: Target | None) -> DrafterParts:
         return DrafterParts(rule_for(TableLM(20, seed=0)), frozenset(), 0.0, session)
 
-    for name in DRAFTERS.keys() - {"model"}:
+    for name in DRAFTERS.keys() - NEED_FILES:
         assert DRAFTERS[name](parts(None)).name == name
-    with pytest.raises(UsageError, match="needs a draft model"):
-        DRAFTERS["model"](parts(None))
+    for name, what in (("model", "a draft model"), ("medusa", "heads")):
+        with pytest.raises(UsageError, match=f"needs {what}"):
+            DRAFTERS[name](parts(None))
     assert len(DRAFTERS["model"](parts(TableLM(20, seed=0))).propose([1], 4).tokens) == 4
 
 

@@ -53,7 +53,9 @@ IMPORTS = {
     "copy_odds": "",
     "suffixes": "copy_odds",
     "ngram_store": "copy_odds errors folders vocabulary numpy",
-    "drafters": "copy_odds errors ngram_store sampling suffixes tokens types verify",
+    "safetensors": "errors numpy",
+    "medusa_heads": "errors safetensors sampling types numpy",
+    "drafters": "copy_odds errors medusa_heads ngram_store sampling suffixes tokens types verify",
     "vocab_check": "errors vocabulary",
     "chat": "errors jinja2",
     "presets": "errors folders names sampling settings yaml",
@@ -71,13 +73,13 @@ IMPORTS = {
     "profile": "drafters folders llama.build llama.devices machine settings",
     "learned": "calibrate chances folders pass_costs profile settings types",
     "auto_length": "chances learned types",
-    "plan": "advice errors facts fit gguf llama.build llama.devices llama.model machine memory sampling settings "
-    "vocab_check vocabulary",
+    "plan": "advice drafters.lookahead errors facts fit gguf llama.build llama.devices llama.model machine memory "
+    "sampling settings vocab_check vocabulary",
     "pull": "download errors examine fit hub pick plan presets settings store vocab_check",
     "rules": "errors history law llama.grammar llama.model plan rejection strict verify",
-    "pairing": "auto_length drafters drafters.mixed drafters.model drafters.none errors learned llama.abort "
-    "llama.devices llama.model llama.session memory ngram_store plan profile rewind_cost rules settings strict types "
-    "verify",
+    "pairing": "auto_length drafters drafters.lookahead drafters.medusa drafters.mixed drafters.model drafters.none errors learned "
+    "llama.abort llama.devices llama.model llama.session llama.weights medusa_heads memory ngram_store plan profile "
+    "rewind_cost rules settings strict types verify",
     "prompt_cache": "errors folders gguf llama.build pairing plan tokens numpy",
     "prompts": "chat errors llama.model",
     "ui": "stats types vocab_check vocabulary rich",
@@ -85,7 +87,7 @@ IMPORTS = {
     "answer": "advice errors stats text trace types ui.view",
     "running": "answer chat draft_length engine pairing prompts stats text trace ui.view",
     "document": "llama.build pairing running trace types numpy",
-    "bench": "costs draft_length drafters.none engine errors pairing same sampling settings stats types verify",
+    "bench": "costs draft_length drafters.lookahead drafters.none engine errors pairing same sampling settings stats types verify",
     "audit": "bench chance draft_length drafters drafters.none engine law pairing rejection rules same sampling types "
     "verify numpy",
     "audit_report": "audit",

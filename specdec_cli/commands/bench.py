@@ -181,7 +181,8 @@ def bench(
     request = PairRequest(
         target=files.target,
         draft=files.draft,
-        drafter="none",
+        # It needs more sequences.
+        drafter="lookahead" if any(setting.drafter == "lookahead" for setting in settings) else "none",
         k=longest_draft(settings),
         seed=SEED,
         sampling=replace(sampling, temperature=temperatures[0]),
@@ -193,6 +194,7 @@ def bench(
         threads=threads,
         force=True,
         auto=any(setting.k == AUTO for setting in settings),
+        head=files.head,
     )
     abort, began = AbortFlag(), time.perf_counter()
     with stoppable(abort), open_pair(request, say=say, abort=abort) as pair:
@@ -253,7 +255,7 @@ def _settings(
     the longest drafts, which cost it nothing. Where lengths are chosen, lookup takes turns with a draft model, as in
     `run`."""
     from specdec_cli.bench import Setting
-    from specdec_cli.drafters import DRAFTERS, sources
+    from specdec_cli.drafters import DRAFTERS, HEED_P_MIN, sources
     from specdec_cli.resolve import DRAFTER_NAMES
 
     unknown = [name for name in drafters if not all(source in DRAFTERS for source in sources(name))]
@@ -264,16 +266,17 @@ def _settings(
         )
     found = []
     for temperature in temperatures:
-        for name in drafters or [*([files.drafter] if files.draft is not None else []), "ngram"]:
+        for name in drafters or [*([files.drafter] if files.drafter != "none" else []), "ngram"]:
             if name == "none":
                 found.append(Setting(name, 0, temperature))
             elif name in DRAFTER_NAMES:
                 found += [Setting(name, k, temperature) for k in (ks if drafters else _longest(ks))]
             else:
                 # What decides on lengths by itself needs no second threshold.
-                found += [Setting(name, k, temperature, p) for p in p_mins for k in ks if k != AUTO]
+                own_p_mins = p_mins if name in HEED_P_MIN else [0.0]
+                found += [Setting(name, k, temperature, p) for p in own_p_mins for k in ks if k != AUTO]
                 if AUTO in ks:
-                    found.append(Setting(name if drafters else f"ngram+{name}", AUTO, temperature, p_mins[0]))
+                    found.append(Setting(name if drafters else f"ngram+{name}", AUTO, temperature, own_p_mins[0]))
     return list(dict.fromkeys(found))
 
 

@@ -76,11 +76,12 @@ def _located(model: str, draft: str | None) -> "tuple[Located, Located | None, i
     """Both models' headers, from this disk or the Hub; and the draft length that a preset suggests."""
     from specdec_cli.hub import cache_root, open_hub
     from specdec_cli.pull import Puller
+    from specdec_cli.resolve import DRAFTER_NAMES
     from specdec_cli.ui.progress import NoProgress
 
     puller = Puller(open_hub(), cache_root(), NoProgress(say))
     target, own_draft, k = _wanted(model)
-    if draft in ("none", "ngram"):
+    if draft in DRAFTER_NAMES:
         wanted_draft = None
     else:
         wanted_draft = _wanted(draft, role="draft")[0] if draft is not None else own_draft

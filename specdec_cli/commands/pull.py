@@ -87,10 +87,11 @@ def pull_preset(preset: "Preset", *, force: bool, stall: float, quiet: bool) -> 
 def _pull_own(target: str | None, draft: str | None, save: str | None, **options: Any) -> dict[str, Any]:
     from specdec_cli.presets import check_new_name, save_preset
     from specdec_cli.pull import wanted_model
+    from specdec_cli.resolve import DRAFTER_NAMES
 
     if target is None:
         raise UsageError("--draft needs a --target.", hint="Name the model that it is to draft for.")
-    if draft in ("ngram", "none"):
+    if draft in DRAFTER_NAMES:
         raise UsageError(f"--draft {draft} needs nothing from the Hub.", hint="Leave it out.")
     if save is not None:
         check_new_name(save)

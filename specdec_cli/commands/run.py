@@ -50,7 +50,9 @@ def run(
     draft: Annotated[
         str | None,
         typer.Option(
-            help="Draft GGUF, or ngram, or none (plain decoding). A preset brings its own.", rich_help_panel=_DRAFTING
+            help="Draft GGUF, Medusa heads (.safetensors), or ngram, lookahead, none (plain decoding). "
+            "A preset brings its own.",
+            rich_help_panel=_DRAFTING,
         ),
     ] = None,
     k: Annotated[
@@ -352,6 +354,7 @@ def run(
                 threads=threads if threads is not None or profile is None else profile.threads,
                 threads_draft=threads_draft,
                 force=force,
+                head=files.head,
                 **more.breakers(dry_breaker),
             )
             pair = stack.enter_context(open_pair(request, say=say, abort=abort))
@@ -401,7 +404,7 @@ def _profile(files: "Resolved") -> "Profile | None":
     from specdec_cli.profile import key_for, load_profile
 
     try:
-        profile = load_profile(key_for(files.target, files.draft))
+        profile = load_profile(key_for(files.target, files.draft or files.head))
     except OSError:  # a file that is not there is told of where it is opened
         return None
     if profile is not None:
@@ -410,11 +413,12 @@ def _profile(files: "Resolved") -> "Profile | None":
 
 
 def _as_tuned(files: "Resolved", profile: "Profile") -> "Resolved":
-    """A draft model that does not pay is not loaded."""
+    """A draft model, or heads, that do not pay are not loaded."""
     from specdec_cli.resolve import DRAFTER_NAMES
 
-    needs_file = profile.drafter not in DRAFTER_NAMES
-    return replace(files, drafter=profile.drafter, draft=files.draft if needs_file else None)
+    if profile.drafter not in DRAFTER_NAMES:
+        return replace(files, drafter=profile.drafter)
+    return replace(files, drafter=profile.drafter, draft=None, head=None)
 
 
 def _tuned_length(profile: "Profile | None") -> int | None:

@@ -108,7 +108,7 @@ def keep(profile: "Profile", files: "Resolved", model: str, draft: str | None) -
     given = f" --draft {shlex.quote(draft)}" if draft is not None else ""
     print(f"\nFastest: specdec run {shlex.quote(model)}{_options(profile, given)}")
     try:
-        file = save_profile(key_for(files.target, files.draft), profile)
+        file = save_profile(key_for(files.target, files.draft or files.head), profile)
     except OSError as error:
         raise UsageError(
             f"The profile cannot be written: {error.strerror}.", hint="Set SPECDEC_CONFIG to a folder that can."

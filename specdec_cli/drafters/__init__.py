@@ -3,26 +3,32 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from specdec_cli.drafters.lookahead import LookaheadDrafter
+from specdec_cli.drafters.medusa import MedusaDrafter
 from specdec_cli.drafters.mixed import MixedDrafter, Turns
 from specdec_cli.drafters.model import ModelDrafter
 from specdec_cli.drafters.ngram import NgramDrafter
 from specdec_cli.drafters.none import NoDrafter
 from specdec_cli.errors import UsageError
+from specdec_cli.medusa_heads import Heads
 from specdec_cli.ngram_store import NgramStore
-from specdec_cli.types import Drafter, Target
+from specdec_cli.types import Drafter, HiddenTarget, Target
 from specdec_cli.verify import Rule
 
 
 @dataclass(frozen=True, slots=True)
 class DrafterParts:
-    """What a drafter may be built from. `session` is the draft model's, None without one; `turns` says which of
-    several sources to ask, None if nobody does; `store` holds earlier texts where they are to be copied from.
+    """What a drafter may be built from. `session` is the draft model's, None without one, `target` the target's,
+    `heads` are Medusa's for it; `turns` says which of several sources to ask, None if nobody does; `store` holds
+    earlier texts where they are to be copied from.
     """
 
     rule: Rule
     end_tokens: frozenset[int]
     p_min: float
     session: Target | None
+    target: HiddenTarget | None = None
+    heads: Heads | None = None
     turns: Turns | None = None
     store: NgramStore | None = None
 
@@ -33,11 +39,21 @@ def _model(parts: DrafterParts) -> Drafter:
     return ModelDrafter(parts.session, parts.rule, parts.end_tokens, p_min=parts.p_min)
 
 
+def _medusa(parts: DrafterParts) -> Drafter:
+    if parts.target is None or parts.heads is None:
+        raise UsageError("This drafter needs heads.", hint="Give them with --draft FILE.safetensors.")
+    return MedusaDrafter(parts.target, parts.heads, parts.rule, parts.end_tokens)
+
+
 DRAFTERS: Mapping[str, Callable[[DrafterParts], Drafter]] = {
+    "lookahead": lambda parts: LookaheadDrafter(parts.rule.law.n_shared),
+    "medusa": _medusa,
     "model": _model,
     "ngram": lambda parts: NgramDrafter(store=parts.store),
     "none": lambda _: NoDrafter(),
 }
+HEED_P_MIN = frozenset({"model"})
+"""Those that end a draft before a token that they are not sure enough of."""
 COPYING = frozenset({"ngram"})
 """Those that can copy from a store of earlier texts."""
 

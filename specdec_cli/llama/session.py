@@ -15,10 +15,11 @@ from specdec_cli.llama.abort import AbortFlag
 from specdec_cli.llama.log import log
 from specdec_cli.llama.model import LlamaModel
 from specdec_cli.llama.rewind import Crop, Rewind, StartOver, Way, ways
+from specdec_cli.llama.tree import depths_of, leaf_sequences
 from specdec_cli.settings import CACHE_TYPE_BYTES, ContextSettings
 from specdec_cli.stats import Evaluation
 from specdec_cli.tokens import Tokens
-from specdec_cli.types import Logits
+from specdec_cli.types import Branches, Hidden, Logits
 
 _CACHE_TYPES = {name: getattr(llama_cpp, f"GGML_TYPE_{name.upper()}", 30) for name in CACHE_TYPE_BYTES}
 # 30 is GGML_TYPE_BF16, which llama_cpp has no name for
@@ -39,7 +40,8 @@ class LlamaSession:
 
     Counts, for statistics and for tests: `n_evaluated` tokens and `n_passes` passes so far, and
     of them `unscored_tokens` in `unscored_seconds`: tokens whose logits nobody asked for, which are
-    the prompt and whatever else was new when `score` was called.
+    the prompt and whatever else was new when `score` was called. With `keep_hidden` passes also give
+    the states that `hidden` shows.
     """
 
     def __init__(
@@ -54,13 +56,16 @@ class LlamaSession:
         self._settings = settings
         self._abort = abort
         self._clock = clock
-        self._batch = llama_cpp.llama_batch_init(settings.n_batch, 0, 1)
+        self._batch = llama_cpp.llama_batch_init(settings.n_batch, 0, 1 + settings.branches)
         self._fill_constant_fields()
         self._most_at_once = min(settings.n_ubatch, settings.n_ctx)  # llama.cpp makes batches no longer than contexts
         self._positions = np.arange(max(settings.n_ctx, _TRIED_POSITIONS), dtype=np.int32)
         self._asked = Tokens()  # what was asked for last; what is cached is always the beginning of it
         self.n_ctx = settings.n_ctx  # llama.cpp rounds its own figure up
         self.n_vocab = model.n_vocab
+        self.n_embd = int(llama_cpp.llama_model_n_embd_out(model.handle))
+        self.keep_hidden = False
+        self._first_hidden = self._n_hidden = 0
         self._context: llama_cpp.llama_context_p | None = None
         self._is_closed = False
         self._cached: list[int] = []
@@ -94,6 +99,8 @@ class LlamaSession:
         self.n_evaluated = 0
         self.n_passes = 0
         self.n_resets = 0
+        self.keep_hidden = False
+        self._first_hidden = self._n_hidden = 0
         self.unscored_tokens = 0
         self.unscored_seconds = 0.0
 
@@ -134,7 +141,8 @@ class LlamaSession:
         self._batch_tokens = np.ctypeslib.as_array(self._batch.token, (n,))
         self._batch_positions = np.ctypeslib.as_array(self._batch.pos, (n,))
         self._batch_wanted = np.ctypeslib.as_array(self._batch.logits, (n,))
-        np.ctypeslib.as_array(self._batch.n_seq_id, (n,))[:] = 1
+        self._batch_n_sequences = np.ctypeslib.as_array(self._batch.n_seq_id, (n,))
+        self._batch_n_sequences[:] = 1
         for i in range(n):
             self._batch.seq_id[i][0] = 0
 
@@ -165,8 +173,7 @@ class LlamaSession:
     def _score(self, tokens: Sequence[int], n_last: int) -> Logits:
         tokens = Tokens.of(tokens)
         first_wanted = len(tokens) - n_last
-        self._rewind(min(self._asked.n_shared(tokens), first_wanted))
-        self._asked = tokens
+        self._take_back_to(tokens, first_wanted)
         n_new = first_wanted - len(self._cached)
         if n_new > self._rewinding.merges(len(self._cached)) or n_new + n_last > self._most_at_once:
             self._evaluate_unscored(tokens[len(self._cached) : first_wanted])
@@ -175,11 +182,73 @@ class LlamaSession:
         self._decode(tokens[len(self._cached) :], first_wanted=first_wanted - len(self._cached))
         return self._rows(n_last)
 
+    def _take_back_to(self, tokens: Tokens, n: int) -> None:
+        """Make the cache hold at most the first `n` tokens."""
+        self._rewind(min(self._asked.n_shared(tokens), n))
+        self._asked = tokens
+
+    def score_beside(self, tokens: Sequence[int], n_last: int, branches: Branches) -> Logits:
+        """The rows of `score`, from a pass that evaluates a tree as well, each leaf a sequence of its own.
+
+        The tree's cells are free again afterwards. A tree that does not fit the batch or the context, or has more
+        leaves than the settings allow, is left out. Raises what `score` raises.
+        """
+        self._check(tokens, n_last)
+        n, settings = len(branches.tokens), self._settings
+        sequences = leaf_sequences(branches.parents)
+        n_leaves = max((leaves[-1] for leaves in sequences), default=0)
+        has_room = n_last + n <= settings.n_batch and len(tokens) + n <= self.n_ctx
+        if not (self.can_crop and has_room and 0 < n_leaves <= settings.branches):
+            return self.score(tokens, n_last)
+        tokens, root = Tokens.of(tokens), len(tokens) - n_last
+        self._take_back_to(tokens, root)
+        self._evaluate_unscored(tokens[len(self._cached) : root])
+        for leaf in range(1, n_leaves + 1):
+            llama_cpp.llama_memory_seq_cp(self._memory, 0, leaf, -1, -1)
+        try:
+            self._place_tree(branches, sequences, n_leaves, n_last)
+            self._decode(tokens[root:], first_wanted=0, n_beside=n)
+        finally:
+            self._batch_n_sequences[: n_last + n] = 1
+            for i in range(n_last, n_last + n):
+                self._batch.seq_id[i][0] = 0
+            for leaf in range(1, n_leaves + 1):
+                llama_cpp.llama_memory_seq_rm(self._memory, leaf, -1, -1)
+        rows = self._rows(n_last + n_leaves)
+        branches.take(rows[n_last:])
+        return rows[:n_last]
+
+    def _place_tree(self, branches: Branches, sequences: list[list[int]], n_leaves: int, n_last: int) -> None:
+        """Put the tree behind the `n_last` tokens of the text in the batch; every leaf continues the first of them."""
+        n, depths = len(branches.tokens), depths_of(branches.parents)
+        self._batch_tokens[n_last : n_last + n] = branches.tokens
+        self._batch_positions[n_last : n_last + n] = np.array(depths) + len(self._cached)
+        self._set_sequences(0, range(n_leaves + 1))
+        for i, leaves in enumerate(sequences):
+            self._set_sequences(n_last + i, leaves)
+            self._batch_wanted[n_last + i] = i not in branches.parents
+
+    def _set_sequences(self, i: int, sequences: Sequence[int]) -> None:
+        self._batch_n_sequences[i] = len(sequences)
+        for at, sequence in enumerate(sequences):
+            self._batch.seq_id[i][at] = sequence
+
+    def hidden(self, tokens: Sequence[int]) -> Hidden | None:
+        """The state after `tokens` that the output matrix made a row of, shape [n_embd], a copy.
+
+        None unless the last call scored that place while `keep_hidden` was set.
+        """
+        row = len(tokens) - self._first_hidden
+        if not 0 <= row < self._n_hidden or self._cached[: len(tokens)] != list(tokens):
+            return None
+        state = llama_cpp.llama_get_embeddings_ith(self._context, row)
+        return np.ctypeslib.as_array(state, (self.n_embd,)).copy() if state else None
+
     def _rows(self, n: int) -> Logits:
         """The first `n` rows of llama.cpp's buffer. It seldom moves, and wrapping it anew takes 30 microseconds."""
         address = ctypes.addressof(llama_cpp.llama_get_logits(self._context).contents)
         if address != self._buffer_address:
-            shape = (self._settings.max_rows, self.n_vocab)
+            shape = (self._settings.max_rows + self._settings.branches, self.n_vocab)
             buffer = (ctypes.c_float * (shape[0] * shape[1])).from_address(address)
             self._buffer, self._buffer_address = np.ctypeslib.as_array(buffer).reshape(shape), address
         return self._buffer[:n]
@@ -246,22 +315,29 @@ class LlamaSession:
             self.unscored_tokens += self.n_evaluated - evaluated
             self.unscored_seconds += self._clock() - started
 
-    def _decode(self, chunk: list[int], *, first_wanted: int) -> None:
-        """Evaluate `chunk` after what is cached; logits are wanted from index `first_wanted` on."""
+    def _decode(self, chunk: list[int], *, first_wanted: int, n_beside: int = 0) -> None:
+        """Evaluate `chunk` after what is cached; logits are wanted from index `first_wanted` on.
+
+        The `n_beside` tokens of a tree lie behind it in the batch already.
+        """
         if self._abort is not None and self._abort.is_set:
             raise Interrupted(self._abort.signal_number)
         n, past = len(chunk), len(self._cached)
-        self._batch.n_tokens = n
+        self._batch.n_tokens = n + n_beside
         self._batch_tokens[:n] = chunk
         self._batch_positions[:n] = self._positions[past : past + n]
         self._batch_wanted[:first_wanted] = 0
         self._batch_wanted[first_wanted:n] = 1
+        shows_states = self.keep_hidden and first_wanted == n_beside == 0
+        if self.keep_hidden:  # llama.cpp makes states, and rows, of all tokens of a batch or of none
+            llama_cpp.llama_set_embeddings(self._context, shows_states)
+        self._first_hidden, self._n_hidden = past + 1, n if shows_states else 0
         status = llama_cpp.llama_decode(self._context, self._batch)
         if status != 0:
             self._fail(status)
         self._rewinding.after(n)
         self._cached += chunk
-        self.n_evaluated += n
+        self.n_evaluated += n + n_beside
         self.n_passes += 1
 
     def _fail(self, status: int) -> None:
@@ -321,11 +397,14 @@ def _open_context(
     params.n_ctx = settings.n_ctx
     params.n_batch = settings.n_batch
     params.n_ubatch = settings.n_ubatch
-    params.n_seq_max = way.n_sequences
-    params.kv_unified = way.n_sequences > 1  # one cache of keys and values, instead of a part of it for each sequence
+    n_sequences = way.n_sequences + settings.branches
+    params.n_seq_max = n_sequences
+    params.kv_unified = n_sequences > 1  # one cache of keys and values, instead of a part of it for each sequence
     params.n_rs_seq = way.n_snapshots
-    params.n_outputs_max = max(settings.max_rows, way.n_sequences)  # llama.cpp wants one for each sequence
+    # llama.cpp wants one row for each sequence.
+    params.n_outputs_max = max(settings.max_rows + settings.branches, n_sequences)
     params.n_threads = params.n_threads_batch = settings.threads
+    params.pooling_type = llama_cpp.LLAMA_POOLING_TYPE_NONE  # states are those of single tokens
     params.type_k = params.type_v = _CACHE_TYPES[settings.cache_type]
     params.flash_attn_type = _FLASH_ATTENTION[settings.flash_attention]
     # Rejected drafts and earlier turns are taken back at any distance, so the window must not forget.
