@@ -1,0 +1,224 @@
+"""Where drafts are made: candidates and what was measured of them, in a folder that outlives an interruption.
+
+A file appears under its name only when it is whole and llama.cpp can open it. Of the candidates only the best so far
+is kept; the figures of all are in a journal, so that nothing is made or measured twice.
+"""
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from specdec_cli.costs import CostCurve, predicted_speedup
+from specdec_cli.errors import DiskFull, ModelError, UsageError
+from specdec_cli.folders import write_whole
+from specdec_cli.gguf import TensorInfo
+from specdec_cli.layers import Angles
+from specdec_cli.llama.abort import AbortFlag
+from specdec_cli.llama.quantize import Changes, change_apart
+from specdec_cli.recipes import Recipe
+
+SPARE_BYTES = 64 << 20
+"""Left free on the disk."""
+_JOURNAL = "journal.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What was measured of a candidate: seconds of a draft token and of target passes of 1, 2, ... tokens side by
+    side, the share of tokens it would have drafted right, and, for the best draft length `k` with them, the chances
+    by draft position and the speed over plain decoding that all of it predicts."""
+
+    n_bytes: int
+    agreement: float
+    chances: tuple[float, ...]
+    draft_seconds: float
+    target_seconds: tuple[float, ...]
+    k: int
+    predicted: float
+
+    @property
+    def cost(self) -> float:
+        """A draft token's time as a share of a target pass of one token."""
+        return self.draft_seconds / self.target_seconds[0]
+
+    @property
+    def acceptance(self) -> float:
+        """Accepted / drafted tokens, to be expected with drafts of k."""
+        kept, reached = 0.0, 1.0
+        for chance in self.chances:
+            reached *= chance
+            kept += reached
+        return kept / self.k
+
+
+def put_together(
+    n_bytes: int, agreement: float, curve: CostCurve, chances_of: Callable[[int], Sequence[float]]
+) -> Figures:
+    """Figures with the draft length that they say is fastest; `chances_of(k)` are those of rounds of k draft tokens."""
+    speeds = {k: predicted_speedup(curve, chances_of(k), k) for k in range(1, max(curve.target))}
+    k = max(speeds, key=lambda k: speeds[k])
+    times = tuple(curve.target[width] for width in sorted(curve.target))
+    return Figures(n_bytes, agreement, tuple(chances_of(k)), curve.draft, times, k, speeds[k])
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A prompt and the model's own answer to it, as ids."""
+
+    kind: str
+    prompt: tuple[int, ...]
+    answer: tuple[int, ...]
+
+
+@dataclass
+class Journal:
+    """What is done. `candidates` has figures by the recipe's key, or the reason why there are none."""
+
+    texts: list[Text] = field(default_factory=list)
+    angles: Angles | None = None
+    candidates: dict[str, Figures | str] = field(default_factory=dict)
+
+    def write(self, folder: Path) -> None:
+        """Raises OSError."""
+        data = {
+            "texts": [asdict(text) for text in self.texts],
+            "angles": self.angles,
+            "candidates": {k: v if isinstance(v, str) else asdict(v) for k, v in self.candidates.items()},
+        }
+        write_whole(folder / _JOURNAL, json.dumps(data))
+
+    @classmethod
+    def read(cls, folder: Path) -> "Journal":
+        """What is in the folder; an empty one where there is none, or none that can be read."""
+        try:
+            data = json.loads((folder / _JOURNAL).read_text(encoding="utf-8"))
+            texts = [Text(t["kind"], tuple(t["prompt"]), tuple(t["answer"])) for t in data["texts"]]
+            found = {k: v if isinstance(v, str) else _figures(v) for k, v in data["candidates"].items()}
+            return cls(texts, data["angles"], found)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            return cls()
+
+
+def _figures(data: Mapping[str, Any]) -> Figures:
+    lists = {name: tuple(data[name]) for name in ("chances", "target_seconds")}
+    return Figures(**{**data, **lists})
+
+
+class Workshop:
+    """Candidates of the model `source`, whose parts hold `tensors`, in a folder of their own.
+
+    `measure` gives the figures of a candidate's file. What is half made when `abort` is set is deleted.
+    """
+
+    def __init__(
+        self,
+        source: Path,
+        tensors: Sequence[TensorInfo],
+        folder: Path,
+        measure: Callable[[Path], Figures],
+        *,
+        threads: int,
+        abort: AbortFlag,
+    ) -> None:
+        self.tensors = tensors
+        self.folder = folder
+        self.journal = Journal.read(folder)
+        self.best: tuple[Recipe, Figures] | None = None
+        self._source = source
+        self._measure = measure
+        self._threads = threads
+        self._abort = abort
+
+    @property
+    def n_bytes(self) -> int:
+        """Of the source's weights."""
+        return sum(tensor.n_bytes for tensor in self.tensors)
+
+    def save(self) -> None:
+        """Write the journal. Raises UsageError where that cannot be."""
+        try:
+            self.journal.write(self.folder)
+        except OSError as error:
+            raise _unwritable(self.folder, error) from error
+
+    def try_out(self, recipe: Recipe) -> Figures | str:
+        """The recipe's figures, or why it has none. What is in the journal is not made again. Raises SpecdecError."""
+        found = self.journal.candidates.get(recipe.key)
+        if found is None:
+            found = self._made_and_measured(recipe)
+            self.journal.candidates[recipe.key] = found
+            self.save()
+        if isinstance(found, Figures) and (self.best is None or found.predicted > self.best[1].predicted):
+            self.best = recipe, found
+        for path in self.folder.glob("*.gguf"):
+            if self.best is None or path != self.place(self.best[0]):
+                path.unlink()
+        return found
+
+    def _made_and_measured(self, recipe: Recipe) -> Figures | str:
+        try:
+            path = self.make(recipe)
+        except ModelError as error:
+            return str(error)
+        return self._measure(path)
+
+    def place(self, recipe: Recipe) -> Path:
+        """Where the candidate lies while it is the best; the source itself is a candidate too."""
+        return self._source if recipe == Recipe() else self.folder / f"{recipe.key}.gguf"
+
+    def make(self, recipe: Recipe) -> Path:
+        """The candidate's file, made now if it is not there. Raises ModelError, DiskFull, Interrupted."""
+        path = self.place(recipe)
+        if not path.exists():
+            changes = recipe.changes(self.tensors)
+            write_changed(self._source, path, changes, threads=self._threads, abort=self._abort)
+        return path
+
+    def clear(self) -> None:
+        """Delete the folder: nothing is in it that this program did not make."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def write_changed(source: Path, path: Path, changes: Changes, *, threads: int, abort: AbortFlag) -> None:
+    """A changed copy of `source` under `path`, where it appears only when it is whole and llama.cpp can open it.
+
+    Raises ModelError, DiskFull, UsageError, Interrupted.
+    """
+    half = path.with_name(f".{path.name}.{os.getpid()}.half")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        change_apart(source, half, changes, threads=threads, abort=abort)
+        os.replace(half, path)
+    except ModelError as error:
+        if shutil.disk_usage(path.parent).free < SPARE_BYTES:
+            raise DiskFull(f"The disk of {path.parent} is full.", hint="Free some space.") from error
+        raise
+    except OSError as error:
+        raise _unwritable(path.parent, error) from error
+    finally:
+        with suppress(OSError):
+            half.unlink(missing_ok=True)
+
+
+def check_room(needed: Mapping[Path, int]) -> None:
+    """Raises DiskFull if the disk of one of the folders has no room for so many bytes more."""
+    for folder, n_bytes in needed.items():
+        there = next(f for f in (folder.absolute(), *folder.absolute().parents) if f.exists())
+        free = shutil.disk_usage(there).free
+        if n_bytes + SPARE_BYTES > free:
+            raise DiskFull(
+                f"Making a draft takes {n_bytes / 1e9:.2f} GB and the disk of {folder} has {free / 1e9:.2f} GB free.",
+                hint="Free some space, or set SPECDEC_CACHE (for the work) and --out to folders on another disk.",
+            )
+
+
+def _unwritable(folder: Path, error: OSError) -> UsageError:
+    return UsageError(
+        f"{folder} cannot be written: {error.strerror}.",
+        hint="Name another place with --out, or set SPECDEC_CACHE to a folder that can be written.",
+    )
