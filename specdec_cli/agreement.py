@@ -30,13 +30,14 @@ def agreements(session: Target, rule: Rule, prompt: Sequence[int], answer: Seque
 def chances(texts: Sequence[Sequence[bool]], k: int) -> list[float]:
     """Chance of each of `k` draft positions, given that all before it were kept, over rounds of `k` draft tokens.
 
-    `texts` has for each text which of its tokens the draft chooses. The first token of a text comes without a draft.
+    `texts` has for each text which of its tokens the draft chooses. The first token of a text comes without a draft,
+    the last one is never drafted: a round ends with a token of the target's own.
     """
     drafted, accepted = [0] * k, [0] * k
     for agrees in texts:
         at = 1
-        while at < len(agrees):
-            length = min(k, len(agrees) - at)
+        while at < len(agrees) - 1:
+            length = min(k, len(agrees) - at - 1)
             run = next((i for i in range(length) if not agrees[at + i]), length)
             for i in range(length):
                 drafted[i] += 1

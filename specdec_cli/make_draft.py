@@ -12,6 +12,7 @@ from specdec_cli.agreement import ROWS, agreements, chances
 from specdec_cli.bench import Bench, Cell, Setting, Task, plain_like
 from specdec_cli.folders import cache_folder
 from specdec_cli.gguf import GgufHeader
+from specdec_cli.kinds import BenchPrompt
 from specdec_cli.layers import Angles, angles
 from specdec_cli.llama.abort import AbortFlag
 from specdec_cli.llama.build import versions
@@ -40,11 +41,12 @@ class Outcome:
     found: Figures | str
 
 
-def work_folder(request: PairRequest, what: str, n_tokens: int) -> Path:
+def work_folder(request: PairRequest, what: str, n_tokens: int, prompts: Sequence[BenchPrompt]) -> Path:
     """Where the work on a model lies: of this file and these settings, and of no others."""
     files = [p for p in (request.target, request.draft) if p is not None]
     stats = [(p.name, p.stat().st_size, p.stat().st_mtime_ns) for p in files]
-    facts = [what, stats, str(request.sampling), request.threads, request.gpu_layers, n_tokens, versions(), processor()]
+    how = [str(request.sampling), request.threads, request.gpu_layers, request.gpu_layers_draft]
+    facts = [what, stats, how, n_tokens, [prompt.turns for prompt in prompts], versions(), processor()]
     digest = hashlib.sha256(json.dumps(facts, default=str).encode()).hexdigest()[:16]
     return cache_folder() / "drafts" / f"{files[-1].stem[:60]}-{digest}"
 

@@ -21,6 +21,7 @@ from specdec_cli.guard import guard_terminal
 from specdec_cli.interrupt import raise_on_sigterm
 
 if TYPE_CHECKING:
+    from specdec_cli.kinds import BenchPrompt
     from specdec_cli.llama.abort import AbortFlag
     from specdec_cli.make_draft import Outcome
     from specdec_cli.plan import PairRequest
@@ -37,6 +38,9 @@ WORTH = 1.02
 OutOpt = Annotated[Path | None, typer.Option("--out", "-o", help="The file to write (here, named after the source).")]
 TempOpt = Annotated[float | None, typer.Option(help="Temperature to measure at (the preset's, or 0.8).")]
 TokensOpt = Annotated[int, typer.Option("-n", min=8, help="Tokens of each answer that is measured.")]
+PromptsOpt = Annotated[
+    Path | None, typer.Option(help="Prompts to measure on, as in bench (without, one of each kind of text).")
+]
 ThreadsOpt = Annotated[int | None, typer.Option(min=1, help="Threads of both models.")]
 NglOpt = Annotated[str, typer.Option(help="Layers of the target on the GPU: auto, all or a number.")]
 NglDraftOpt = Annotated[str, typer.Option(help="Layers of the draft on the GPU.")]
@@ -52,6 +56,7 @@ def make(
     out: OutOpt = None,
     temp: TempOpt = None,
     n: TokensOpt = 64,
+    prompts: PromptsOpt = None,
     threads: ThreadsOpt = None,
     ngl: NglOpt = "auto",
     ngl_draft: NglDraftOpt = "auto",
@@ -75,13 +80,14 @@ def make(
     request = _request(files.target, files.preset.sampling if files.preset else None, temp, threads, ngl, ngl_draft)
     out = _out(out, files.target, "draft")
     headers = read_model(files.target)
+    asked = _prompts(prompts)
     abort = AbortFlag()
     with stoppable(abort), _going_on():
-        shop = _workshop(request, files.target, work_folder(request, "make", n), abort)
+        shop = _workshop(request, files.target, work_folder(request, "make", n, asked), abort)
         sizes = _sizes(files.target)
         # Two candidates at once: the best so far, and the one that is being made.
         _check_room(shop, out, max((size for size in sizes.values() if size < shop.n_bytes), default=shop.n_bytes))
-        _read_texts(shop, request, n, abort)
+        _read_texts(shop, request, asked, n, abort)
         n_candidates = most_candidates(shop, headers[0], sizes)
         outcomes = _tried(search(shop, headers[0], sizes), n_candidates)
         _show(outcomes, as_json)
@@ -109,6 +115,7 @@ def trim(
     out: OutOpt = None,
     temp: TempOpt = None,
     n: TokensOpt = 64,
+    prompts: PromptsOpt = None,
     threads: ThreadsOpt = None,
     ngl: NglOpt = "auto",
     ngl_draft: NglDraftOpt = "auto",
@@ -127,10 +134,11 @@ def trim(
 
     request = _request(target or draft, None, temp, threads, ngl, ngl_draft)
     out = _out(out, draft, "trimmed")
+    asked = _prompts(prompts)
     abort = AbortFlag()
     with stoppable(abort), _going_on():
         shop = _workshop(
-            request, draft, work_folder(request, f"trim {draft.absolute()}", n), abort, alone=target is None
+            request, draft, work_folder(request, f"trim {draft.absolute()}", n, asked), abort, alone=target is None
         )
         if not cheaper_outputs(shop.tensors):
             raise DraftDoesNotPay(
@@ -138,7 +146,7 @@ def trim(
                 hint="specdec draft make TARGET makes smaller drafts from the target itself.",
             )
         _check_room(shop, out, shop.n_bytes)
-        _read_texts(shop, request, n, abort)
+        _read_texts(shop, request, asked, n, abort)
         outcomes = _tried(trims(shop), len(OUTPUT_FORMATS) + 1)
         _show(outcomes, as_json)
         recipe, found = _best(shop)
@@ -191,6 +199,15 @@ def _out(out: Path | None, source: Path, what: str) -> Path:
     return out
 
 
+def _prompts(file: Path | None) -> "list[BenchPrompt]":
+    """The user's own, or one of each kind. Raises UsageError."""
+    from specdec_cli.kinds import SHIPPED, read_prompts
+
+    if file is not None:
+        return read_prompts(file)
+    return list({prompt.kind: prompt for prompt in reversed(read_prompts(SHIPPED))}.values())
+
+
 def _workshop(
     request: "PairRequest", source: Path, folder: Path, abort: "AbortFlag", *, alone: bool = False
 ) -> "Workshop":
@@ -223,7 +240,9 @@ def _check_room(shop: "Workshop", out: Path, candidate: int) -> None:
     check_room({shop.folder: 2 * candidate, out.absolute().parent: candidate})
 
 
-def _read_texts(shop: "Workshop", request: "PairRequest", n: int, abort: "AbortFlag") -> None:
+def _read_texts(
+    shop: "Workshop", request: "PairRequest", prompts: "list[BenchPrompt]", n: int, abort: "AbortFlag"
+) -> None:
     """Have the target's own answers, one for each kind of text, and see what its layers do. Raises ModelError."""
     if shop.journal.texts:
         say("Going on where the work stopped.")
@@ -231,13 +250,11 @@ def _read_texts(shop: "Workshop", request: "PairRequest", n: int, abort: "AbortF
     from time import perf_counter
 
     from specdec_cli.bench import Bench
-    from specdec_cli.kinds import SHIPPED, read_prompts
     from specdec_cli.make_draft import answers, seen_angles
     from specdec_cli.pairing import open_pair
     from specdec_cli.ui.steps import Steps
     from specdec_cli.ui.terminal import Terminal
 
-    prompts = list({prompt.kind: prompt for prompt in reversed(read_prompts(SHIPPED))}.values())
     texts: list[Text] = []
     with open_pair(request, say=say, abort=abort) as pair:
         if not pair.target.session.can_rewind:
