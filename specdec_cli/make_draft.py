@@ -10,7 +10,7 @@ from pathlib import Path
 
 from specdec_cli.agreement import ROWS, agreements, chances
 from specdec_cli.bench import Bench, Cell, Setting, Task, plain_like
-from specdec_cli.folders import cache_folder
+from specdec_cli.folders import draft_folder
 from specdec_cli.gguf import GgufHeader
 from specdec_cli.kinds import BenchPrompt
 from specdec_cli.layers import Angles, angles
@@ -48,7 +48,7 @@ def work_folder(request: PairRequest, what: str, n_tokens: int, prompts: Sequenc
     how = [str(request.sampling), request.threads, request.gpu_layers, request.gpu_layers_draft]
     facts = [what, stats, how, n_tokens, [prompt.turns for prompt in prompts], versions(), processor()]
     digest = hashlib.sha256(json.dumps(facts, default=str).encode()).hexdigest()[:16]
-    return cache_folder() / "drafts" / f"{files[-1].stem[:60]}-{digest}"
+    return draft_folder() / f"{files[-1].stem[:60]}-{digest}"
 
 
 def answers(measuring: Bench, tasks: Sequence[Task], temperature: float) -> Iterator[Text]:

@@ -24,6 +24,8 @@ from planted import BYTES, UNK, disturbed, make_vocab, random_chain, write_plant
 from specdec_cli import kinds, make_draft, workshop
 from specdec_cli.bench import Bench
 from specdec_cli.costs import CostCurve
+from specdec_cli.folders import WORK_LOCK
+from specdec_cli.hub import lock
 from specdec_cli.kinds import BenchPrompt
 from specdec_cli.llama.quantize import change
 from specdec_cli.pairing import Pair
@@ -64,7 +66,8 @@ def costs(monkeypatch: pytest.MonkeyPatch) -> Costs:
     """Also few prompts, a clock of which every round takes as long, and a quantiser without a process of its own."""
     costs = Costs()
     monkeypatch.setattr(Bench, "cost_curve", lambda *arguments: costs.curve(*arguments))
-    monkeypatch.setattr(kinds, "read_prompts", lambda _: PROMPTS)
+    read = kinds.read_prompts
+    monkeypatch.setattr(kinds, "read_prompts", lambda file: PROMPTS if file == kinds.SHIPPED else read(file))
     clock = itertools.count()
     monkeypatch.setattr(make_draft, "time", SimpleNamespace(perf_counter=lambda: float(next(clock))))
     monkeypatch.setattr(
@@ -131,7 +134,7 @@ def test_what_does_not_pay_is_not_kept_unless_asked_and_not_made_again(
     assert "Nothing was kept, because it does not pay here: the best one (" in done.err
     assert "--keep-anyway" in done.err
     assert not (tmp_path / "deep-draft.gguf").exists()
-    assert len(names(cache)) == 2, "the journal and the best one"
+    assert sorted(name.rpartition(".")[2] for name in names(cache)) == ["gguf", "json", "lock"], "the best one is left"
 
     monkeypatch.setattr(make_draft, "measure", lambda *_: pytest.fail("everything is in the journal"))
     done = made(deep, "--keep-anyway", "--out", tmp_path / "kept.gguf", "--json")
@@ -141,6 +144,26 @@ def test_what_does_not_pay_is_not_kept_unless_asked_and_not_made_again(
     assert len(done.document["candidates"]) > 3
     assert "measured_speedup" not in about(tmp_path / "kept.gguf"), "it was not worth running"
     assert about(tmp_path / "kept.gguf")["predicted_speedup"] < 0.8
+
+
+def test_work_that_lies_about_is_listed_and_deleted(cache: Path) -> None:
+    (cache / "old").mkdir(parents=True)
+    (cache / "old" / "Q4_0.gguf").write_bytes(bytes(2000))
+    assert "Unfinished work on 1 draft (2.0 kB): specdec rm --leftovers deletes it." in inside("list").out
+    with lock(cache / "old" / WORK_LOCK, timeout=1):
+        assert "1 folder stays: a draft is being made there." in inside("rm", "--leftovers", "--yes").err
+    assert inside("rm", "--leftovers", "--yes").code == 0
+    assert names(cache) == set()
+
+
+@pytest.mark.usefixtures("costs")
+def test_two_do_not_work_in_one_folder(deep: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(make_draft, "work_folder", lambda *_: cache / "work")
+    (cache / "work").mkdir(parents=True)
+    with lock(cache / "work" / WORK_LOCK, timeout=1):
+        done = made(deep)
+    assert done.code == 31
+    assert "Another process is making a draft" in done.err
 
 
 @pytest.mark.usefixtures("costs")

@@ -55,7 +55,7 @@ IMPORTS = {
     "pick": "errors gguf hub names",
     "store": "folders gguf names presets",
     "download": "errors gguf hub store",
-    "inventory": "download errors hub presets store",
+    "inventory": "download errors folders hub presets store",
     "advice": "memory stats",
     "llama": "errors gguf settings stats types vocabulary llama_cpp numpy",
     "examine": "errors facts gguf hub llama.apart memory pick presets vocabulary",
@@ -78,14 +78,20 @@ IMPORTS = {
     "bench_report": "bench costs",
     "plot": "bench bench_report errors ui.clean matplotlib",
     "bench_compare": "errors",
+    "layers": "gguf numpy",
+    "agreement": "costs types verify",
+    "recipes": "gguf layers llama.quantize",
+    "workshop": "costs errors folders gguf layers llama.abort llama.quantize recipes",
+    "make_draft": "agreement bench folders gguf kinds layers llama.abort llama.build llama.layers llama.quantize "
+    "llama.session machine pairing plan recipes workshop",
     "replay": "costs errors",
     "profile": "folders llama.build llama.devices machine",
     "commands": "advice audit audit_report bench bench_compare bench_report chat costs derive document errors fit "
-    "guard hub interrupt inventory kinds llama.abort llama.devices llama.grammar llama.log "
-    "llama.model llama.quantize machine pairing plan plot presets profile prompts pull replay resolve "
-    "rules running sampling settings store trace ui.check_report ui.clean ui.make ui.progress "
-    "ui.ratios ui.silent ui.steps ui.table ui.terminal ui.view ui.words vocab_check vocabulary typer",
-    "app": "commands.audit commands.bench commands.check commands.files commands.plan commands.presets "
+    "folders gguf guard hub interrupt inventory kinds llama.abort llama.devices llama.grammar llama.log "
+    "llama.model llama.quantize machine make_draft pairing plan plot presets profile prompts pull recipes replay "
+    "resolve rules running sampling settings store trace ui.check_report ui.clean ui.make ui.progress "
+    "ui.ratios ui.silent ui.steps ui.table ui.terminal ui.view ui.words vocab_check vocabulary workshop typer",
+    "app": "commands.audit commands.bench commands.check commands.draft commands.files commands.plan commands.presets "
     "commands.pull commands.replay commands.run errors ui.clean typer",
     "__main__": "app",
     "__init__": "",
@@ -187,6 +193,7 @@ HEAVY = ("llama_cpp", "huggingface_hub", "httpx2", "numpy", "matplotlib")
     [
         ["--help"],
         *([name, "--help"] for name in ("run", "bench", "check", "pull", "plan", "presets", "list")),
+        ["draft", "make", "--help"],
         ["--version"],
     ],
 )

@@ -6,7 +6,7 @@ import shlex
 import statistics
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,7 +16,7 @@ import typer
 from specdec_cli.commands.bench import as_tasks, check_writable
 from specdec_cli.commands.chatting import stoppable
 from specdec_cli.commands.options import JsonOpt, find, layers, quantize, say
-from specdec_cli.errors import DraftDoesNotPay, Interrupted, ModelError, TextDiffers, UsageError
+from specdec_cli.errors import DraftDoesNotPay, HeldByAnother, Interrupted, ModelError, TextDiffers, UsageError
 from specdec_cli.guard import guard_terminal
 from specdec_cli.interrupt import raise_on_sigterm
 
@@ -82,8 +82,9 @@ def make(
     headers = read_model(files.target)
     asked = _prompts(prompts)
     abort = AbortFlag()
-    with stoppable(abort), _going_on():
-        shop = _workshop(request, files.target, work_folder(request, "make", n, asked), abort)
+    folder = work_folder(request, "make", n, asked)
+    with stoppable(abort), _going_on(), _alone(folder):
+        shop = _workshop(request, files.target, folder, abort)
         sizes = _sizes(files.target)
         # Two candidates at once: the best so far, and the one that is being made.
         _check_room(shop, out, max((size for size in sizes.values() if size < shop.n_bytes), default=shop.n_bytes))
@@ -136,10 +137,9 @@ def trim(
     out = _out(out, draft, "trimmed")
     asked = _prompts(prompts)
     abort = AbortFlag()
-    with stoppable(abort), _going_on():
-        shop = _workshop(
-            request, draft, work_folder(request, f"trim {draft.absolute()}", n, asked), abort, alone=target is None
-        )
+    folder = work_folder(request, f"trim {draft.absolute()}", n, asked)
+    with stoppable(abort), _going_on(), _alone(folder):
+        shop = _workshop(request, draft, folder, abort, alone=target is None)
         if not cheaper_outputs(shop.tensors):
             raise DraftDoesNotPay(
                 f"The output matrix of {draft.name} is too small a part of it, or as cheap as can be, to be trimmed.",
@@ -399,3 +399,26 @@ def _going_on() -> Iterator[None]:
     except (KeyboardInterrupt, Interrupted):
         say("Stopped. The same command goes on where this one stopped.")
         raise
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Nobody else works in the folder meanwhile. Raises HeldByAnother."""
+    from specdec_cli.folders import WORK_LOCK
+    from specdec_cli.hub import lock
+
+    with ExitStack() as stack:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(lock(folder / WORK_LOCK, timeout=0.1))
+        except TimeoutError as error:
+            raise HeldByAnother(
+                "Another process is making a draft from this file, with the same settings.",
+                hint="Wait for it, or end it; the work then goes on where it stopped.",
+            ) from error
+        except OSError as error:
+            raise UsageError(
+                f"{folder} cannot be written: {error.strerror}.",
+                hint="Set SPECDEC_CACHE to a folder that can be written.",
+            ) from error
+        yield
