@@ -178,6 +178,6 @@ def metadata(
     return {f"specdec.draft.{name}": value for name, value in facts.items()}
 
 
-def write_draft(candidate: Path, out: Path, about: Mapping[str, Value], *, abort: AbortFlag, threads: int) -> None:
+def write_draft(candidate: Path, out: Path, about: Mapping[str, Value], *, abort: AbortFlag) -> None:
     """The candidate under its name for good, with what there is to say about it. Raises ModelError, DiskFull."""
-    write_changed(candidate, out, Changes(metadata=about), threads=threads, abort=abort)
+    write_changed(candidate, out, Changes(metadata=about), threads=1, abort=abort)

@@ -77,18 +77,18 @@ class Text:
 
 @dataclass
 class Journal:
-    """What is done. `candidates` has figures by the recipe's key, or the reason why there are none."""
+    """What is done: `candidates` has figures by the recipe's key. What could not be made may be another time."""
 
     texts: list[Text] = field(default_factory=list)
     angles: Angles | None = None
-    candidates: dict[str, Figures | str] = field(default_factory=dict)
+    candidates: dict[str, Figures] = field(default_factory=dict)
 
     def write(self, folder: Path) -> None:
         """Raises OSError."""
         data = {
             "texts": [asdict(text) for text in self.texts],
             "angles": self.angles,
-            "candidates": {k: v if isinstance(v, str) else asdict(v) for k, v in self.candidates.items()},
+            "candidates": {key: asdict(figures) for key, figures in self.candidates.items()},
         }
         write_whole(folder / _JOURNAL, json.dumps(data))
 
@@ -98,7 +98,7 @@ class Journal:
         try:
             data = json.loads((folder / _JOURNAL).read_text(encoding="utf-8"))
             texts = [Text(t["kind"], tuple(t["prompt"]), tuple(t["answer"])) for t in data["texts"]]
-            found = {k: v if isinstance(v, str) else _figures(v) for k, v in data["candidates"].items()}
+            found = {key: _figures(figures) for key, figures in data["candidates"].items()}
             return cls(texts, data["angles"], found)
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return cls()
@@ -129,7 +129,7 @@ class Workshop:
         self.folder = folder
         self.journal = Journal.read(folder)
         self.best: tuple[Recipe, Figures] | None = None
-        self._source = source
+        self.source = source
         self._measure = measure
         self._threads = threads
         self._abort = abort
@@ -150,33 +150,29 @@ class Workshop:
         """The recipe's figures, or why it has none. What is in the journal is not made again. Raises SpecdecError."""
         found = self.journal.candidates.get(recipe.key)
         if found is None:
-            found = self._made_and_measured(recipe)
-            self.journal.candidates[recipe.key] = found
+            try:
+                path = self.make(recipe)
+            except ModelError as error:
+                return str(error)
+            found = self.journal.candidates[recipe.key] = self._measure(path)
             self.save()
-        if isinstance(found, Figures) and (self.best is None or found.predicted > self.best[1].predicted):
+        if self.best is None or found.predicted > self.best[1].predicted:
             self.best = recipe, found
         for path in self.folder.glob("*.gguf"):
-            if self.best is None or path != self.place(self.best[0]):
+            if path != self.place(self.best[0]):
                 path.unlink()
         return found
 
-    def _made_and_measured(self, recipe: Recipe) -> Figures | str:
-        try:
-            path = self.make(recipe)
-        except ModelError as error:
-            return str(error)
-        return self._measure(path)
-
     def place(self, recipe: Recipe) -> Path:
         """Where the candidate lies while it is the best; the source itself is a candidate too."""
-        return self._source if recipe == Recipe() else self.folder / f"{recipe.key}.gguf"
+        return self.source if recipe == Recipe() else self.folder / f"{recipe.key}.gguf"
 
     def make(self, recipe: Recipe) -> Path:
         """The candidate's file, made now if it is not there. Raises ModelError, DiskFull, Interrupted."""
         path = self.place(recipe)
         if not path.exists():
             changes = recipe.changes(self.tensors)
-            write_changed(self._source, path, changes, threads=self._threads, abort=self._abort)
+            write_changed(self.source, path, changes, threads=self._threads, abort=self._abort)
         return path
 
     def clear(self) -> None:

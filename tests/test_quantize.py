@@ -5,6 +5,7 @@ from pathlib import Path
 import gguf
 import numpy as np
 import pytest
+from cli import json_inside
 from planted import BYTES, random_chain, write_planted, write_tiny_hybrid
 
 from specdec_cli.errors import Interrupted, ModelError
@@ -105,3 +106,15 @@ def test_layers_show_their_outputs_also_where_layer_inputs_end_the_process(sourc
         outputs = layer_outputs(model, WORDS, threads=1)
     assert np.array_equal(outputs[0], outputs[5]), "its layers add nothing"
     assert np.array_equal(outputs[0], np.eye(N, dtype=np.float32)[WORDS])
+
+
+def test_a_real_model_drafts_for_itself_without_some_layers_and_the_text_stays(
+    smollm2_q8_0: Path, tmp_path: Path
+) -> None:
+    draft = tmp_path / "draft.gguf"
+    change(smollm2_q8_0, draft, Changes("Q4_0", (("^token_embd", "Q4_0"),), (12, 13, 14)), threads=2)
+    common = (smollm2_q8_0, "Say hello.", "-n", 12, "--temp", 0.8, "--seed", 4, "--ctx", 128)
+    plain = json_inside(*common)
+    drafted = json_inside(*common, "--draft", draft, "-k", 3)
+    assert drafted.document["token_ids"] == plain.document["token_ids"]
+    assert drafted.stats["drafted"] > 0

@@ -3,6 +3,7 @@
 import json
 import os
 import shlex
+import shutil
 import statistics
 import sys
 from collections.abc import Iterator
@@ -91,12 +92,12 @@ def make(
         _read_texts(shop, request, asked, n, abort)
         n_candidates = most_candidates(shop, headers[0], sizes)
         outcomes = _tried(search(shop, headers[0], sizes), n_candidates)
-        _show(outcomes, as_json)
-        recipe, found = _best(shop)
+        _show(outcomes, as_json, "WORTH: the speed over plain decoding to be expected, with drafts of K tokens.")
+        recipe, found = _best(shop, outcomes)
         speedup = _measured(shop, request, recipe, found, n, abort)
         pays = speedup is not None and speedup >= PAYS
         if pays or keep_anyway:
-            _write(shop, files.target, out, speedup, request, abort)
+            _write(shop, out, (recipe, found), speedup, request, abort)
     if as_json:
         print(json.dumps(_document(outcomes, recipe, speedup, out if pays or keep_anyway else None)))
     if not pays:
@@ -148,13 +149,14 @@ def trim(
         _check_room(shop, out, shop.n_bytes)
         _read_texts(shop, request, asked, n, abort)
         outcomes = _tried(trims(shop), len(OUTPUT_FORMATS) + 1)
-        _show(outcomes, as_json)
-        recipe, found = _best(shop)
+        worth = "RIGHT / COST" if target is None else "the speed over plain decoding to be expected, with drafts of K"
+        _show(outcomes, as_json, f"WORTH: {worth}.")
+        recipe, found = _best(shop, outcomes)
         gain = found.predicted / _as_it_is(outcomes).predicted
         pays = recipe != Recipe() and gain >= WORTH
         keep_anyway = keep_anyway and recipe != Recipe()
         if pays or keep_anyway:
-            _write(shop, draft, out, None, request, abort)
+            _write(shop, out, (recipe, found), None, request, abort)
     if as_json:
         print(json.dumps(_document(outcomes, recipe, None, out if pays or keep_anyway else None)))
     if not pays:
@@ -291,10 +293,10 @@ def _tried(search: "Iterator[Outcome]", at_most: int) -> "list[Outcome]":
     return outcomes
 
 
-def _best(shop: "Workshop") -> "tuple[Recipe, Figures]":
+def _best(shop: "Workshop", outcomes: "list[Outcome]") -> "tuple[Recipe, Figures]":
     """Raises DraftDoesNotPay where not one candidate could be measured."""
     if shop.best is None:
-        reasons = [found for found in shop.journal.candidates.values() if isinstance(found, str)]
+        reasons = [outcome.found for outcome in outcomes if isinstance(outcome.found, str)]
         raise DraftDoesNotPay(
             f"No draft can be made from this model: {reasons[0] if reasons else 'no format is smaller than its own.'}",
             hint="Use a smaller model of the same family (specdec presets), or --draft ngram.",
@@ -342,14 +344,18 @@ def _speed(found: "Figures", speedup: float | None) -> str:
 
 
 def _write(
-    shop: "Workshop", source: Path, out: Path, speedup: float | None, request: "PairRequest", abort: "AbortFlag"
+    shop: "Workshop",
+    out: Path,
+    best: "tuple[Recipe, Figures]",
+    speedup: float | None,
+    request: "PairRequest",
+    abort: "AbortFlag",
 ) -> None:
     """The best candidate for good; what it was made with is not needed any more."""
     from specdec_cli.make_draft import metadata, write_draft
 
-    recipe, found = _best(shop)
-    about = metadata(source, recipe, found, speedup, request.sampling.temperature)
-    write_draft(shop.make(recipe), out, about, abort=abort, threads=request.threads or 1)
+    about = metadata(shop.source, *best, speedup, request.sampling.temperature)
+    write_draft(shop.make(best[0]), out, about, abort=abort)
     shop.clear()
 
 
@@ -364,8 +370,8 @@ def _give_up(why: str, keep_anyway: bool) -> None:
     )
 
 
-def _show(outcomes: "list[Outcome]", as_json: bool) -> None:
-    """What was tried and what it is worth."""
+def _show(outcomes: "list[Outcome]", as_json: bool, worth: str) -> None:
+    """What was tried and what it is worth, which `worth` explains."""
     from specdec_cli.ui import words
     from specdec_cli.ui.table import write_table
     from specdec_cli.ui.terminal import Terminal
@@ -382,6 +388,9 @@ def _show(outcomes: "list[Outcome]", as_json: bool) -> None:
             rows.append((*cells, str(found.k), f"{found.predicted:.2f}", str(outcome.recipe)))
     headers = ("SIZE", "RIGHT", "COST", "K", "WORTH", "MADE AS")
     write_table(headers, rows, Terminal(sys.stdout, os.environ), right=" ".join(headers[:-1]))
+    print(
+        f"\nRIGHT: tokens of the target's texts that it would have drafted. COST: of a token, in the target's.\n{worth}"
+    )
 
 
 def _document(outcomes: "list[Outcome]", best: "Recipe", speedup: float | None, out: Path | None) -> dict[str, Any]:
@@ -408,6 +417,7 @@ def _alone(folder: Path) -> Iterator[None]:
     from specdec_cli.hub import lock
 
     with ExitStack() as stack:
+        stack.callback(_remove_if_empty, folder)
         try:
             folder.mkdir(parents=True, exist_ok=True)
             stack.enter_context(lock(folder / WORK_LOCK, timeout=0.1))
@@ -422,3 +432,10 @@ def _alone(folder: Path) -> Iterator[None]:
                 hint="Set SPECDEC_CACHE to a folder that can be written.",
             ) from error
         yield
+
+
+def _remove_if_empty(folder: Path) -> None:
+    from specdec_cli.folders import WORK_LOCK
+
+    if {path.name for path in folder.glob("*")} <= {WORK_LOCK}:
+        shutil.rmtree(folder, ignore_errors=True)
