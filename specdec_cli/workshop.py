@@ -133,6 +133,8 @@ class Workshop:
         self._measure = measure
         self._threads = threads
         self._abort = abort
+        for half in folder.glob(".*.half"):  # of a process that was killed
+            half.unlink(missing_ok=True)
 
     @property
     def n_bytes(self) -> int:
@@ -203,12 +205,16 @@ def write_changed(source: Path, path: Path, changes: Changes, *, threads: int, a
 
 def check_room(needed: Mapping[Path, int]) -> None:
     """Raises DiskFull if the disk of one of the folders has no room for so many bytes more."""
+    by_disk: dict[int, tuple[Path, int]] = {}
     for folder, n_bytes in needed.items():
         there = next(f for f in (folder.absolute(), *folder.absolute().parents) if f.exists())
+        disk = there.stat().st_dev
+        by_disk[disk] = there, by_disk.get(disk, (there, 0))[1] + n_bytes
+    for there, n_bytes in by_disk.values():
         free = shutil.disk_usage(there).free
         if n_bytes + SPARE_BYTES > free:
             raise DiskFull(
-                f"Making a draft takes {n_bytes / 1e9:.2f} GB and the disk of {folder} has {free / 1e9:.2f} GB free.",
+                f"Making a draft takes {n_bytes / 1e9:.2f} GB and the disk of {there} has {free / 1e9:.2f} GB free.",
                 hint="Free some space, or set SPECDEC_CACHE (for the work) and --out to folders on another disk.",
             )
 

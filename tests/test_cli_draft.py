@@ -221,6 +221,13 @@ def one_prompt(tmp_path: Path) -> Path:
     return file
 
 
+def test_what_is_no_model_is_told(tmp_path: Path) -> None:
+    (tmp_path / "page.gguf").write_text("<html>")
+    for command in ("make", "trim"):
+        assert inside("draft", command, tmp_path / "none.gguf").code == 3
+        assert inside("draft", command, tmp_path / "page.gguf").code == 3
+
+
 def started(*arguments: object, **kwargs: Any) -> "subprocess.Popen[bytes]":
     return subprocess.Popen(
         [*COMMAND, "draft", "make", *map(str, arguments)],
