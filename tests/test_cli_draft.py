@@ -19,15 +19,17 @@ from typing import Any
 import gguf
 import pytest
 from cli import CALM, COMMAND, PATIENCE, Done, inside, json_inside
-from planted import BYTES, UNK, disturbed, make_vocab, random_chain, write_planted, write_tiny_mamba
+from planted import BYTES, UNK, disturbed, make_vocab, random_chain, write_planted, write_split, write_tiny_mamba
 
 from specdec_cli import kinds, make_draft, workshop
 from specdec_cli.bench import Bench
 from specdec_cli.costs import CostCurve
+from specdec_cli.errors import ModelError
 from specdec_cli.folders import WORK_LOCK
 from specdec_cli.hub import lock
 from specdec_cli.kinds import BenchPrompt
-from specdec_cli.llama.quantize import change
+from specdec_cli.llama.abort import AbortFlag
+from specdec_cli.llama.quantize import Changes, change
 from specdec_cli.pairing import Pair
 
 N = 320
@@ -277,14 +279,36 @@ def test_work_that_was_stopped_goes_on_where_it_stopped(
     assert about(out)["source"] == "deep.gguf"
 
 
-def test_a_disk_that_fills_up_leaves_nothing_half_written(deep: Path, tmp_path: Path, one_prompt: Path) -> None:
-    limit = 1_000_000  # bytes of a file: less than any candidate
-    process = started(
-        deep,
-        *("--threads", 1, "-n", 8, "--prompts", one_prompt),
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)),
-    )
-    _, err = process.communicate(timeout=PATIENCE)
-    assert process.returncode == 10, err.decode()
-    assert "No draft can be made from this model: " in err.decode()
-    assert not any(name.endswith((".gguf", ".half")) for name in names(tmp_path))
+@pytest.mark.usefixtures("costs")
+def test_a_disk_that_fills_up_is_told_and_leaves_nothing_half_written(
+    deep: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_source: Path, target: Path, _changes: object, **_: object) -> None:
+        target.write_bytes(b"half")
+        monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=0))
+        raise ModelError("llama.cpp could not write it")
+
+    monkeypatch.setattr(workshop, "change_apart", full)
+    done = made(deep)
+    assert done.code == 24
+    assert "is full" in done.err
+    assert names(tmp_path) == {"journal.json", ".lock"}, "the texts need not be written again"
+
+
+def test_what_could_not_be_written_to_the_end_is_not_there(deep: Path, tmp_path: Path) -> None:
+    """In the quantiser's own process, by a limit on the length of files."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before[1]))
+    try:
+        with pytest.raises(ModelError, match="could not write deep"):
+            workshop.write_changed(deep, tmp_path / "out.gguf", Changes("Q4_0"), threads=1, abort=AbortFlag())
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert names(tmp_path) == set()
+
+
+def test_a_model_in_parts_becomes_a_draft_in_one(deep: Path, tmp_path: Path) -> None:
+    first, _ = write_split(deep, tmp_path, "parts")
+    workshop.write_changed(first, tmp_path / "out.gguf", Changes("Q8_0", (), (3,)), threads=1, abort=AbortFlag())
+    whole = {t.name for t in gguf.GGUFReader(deep).tensors}
+    assert {t.name for t in gguf.GGUFReader(tmp_path / "out.gguf").tensors} == {n for n in whole if "blk.7." not in n}
