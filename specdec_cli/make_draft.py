@@ -22,7 +22,7 @@ from specdec_cli.llama.session import LlamaSession
 from specdec_cli.machine import processor
 from specdec_cli.pairing import OpenModel, open_pair
 from specdec_cli.plan import PairRequest
-from specdec_cli.recipes import Recipe, cheaper_outputs, fewer_layers, formats_worth_trying
+from specdec_cli.recipes import Recipe, cheaper_outputs, fewer_layers, formats_worth_trying, is_tied
 from specdec_cli.workshop import Figures, Text, Workshop, put_together, write_changed
 
 LONGEST_DRAFT = 8
@@ -104,7 +104,10 @@ def search(shop: Workshop, header: GgufHeader, sizes: Mapping[str, int]) -> Iter
     for name in formats_worth_trying(sizes, shop.n_bytes):
         yield _tried(shop, Recipe(name))
     if cheaper_outputs(shop.tensors):
-        yield _tried(shop, replace(_best(shop), output=CHEAPEST_OUTPUT))
+        base = _best(shop)
+        yield _tried(shop, replace(base, output=CHEAPEST_OUTPUT))
+        if is_tied(shop.tensors):
+            yield _tried(shop, replace(base, own_output=CHEAPEST_OUTPUT))
     failures = 0
     for without in fewer_layers(header, shop.journal.angles or ()):
         before = _predicted(shop)
@@ -120,7 +123,8 @@ def most_candidates(shop: Workshop, header: GgufHeader, sizes: Mapping[str, int]
         len(formats_worth_trying(sizes, shop.n_bytes)),
         len(list(fewer_layers(header, angles({}, header.number("block_count"))))),
     )
-    return n_formats + bool(cheaper_outputs(shop.tensors)) + n_layers
+    n_outputs = (1 + is_tied(shop.tensors)) * bool(cheaper_outputs(shop.tensors))
+    return n_formats + n_outputs + n_layers
 
 
 def trims(shop: Workshop) -> Iterator[Outcome]:
@@ -128,6 +132,8 @@ def trims(shop: Workshop) -> Iterator[Outcome]:
     yield _tried(shop, Recipe())
     for name in cheaper_outputs(shop.tensors):
         yield _tried(shop, Recipe(output=name))
+    if is_tied(shop.tensors):
+        yield _tried(shop, Recipe(own_output=CHEAPEST_OUTPUT))
 
 
 def _tried(shop: Workshop, recipe: Recipe) -> Outcome:

@@ -10,8 +10,8 @@ from specdec_cli.llama.quantize import Changes
 
 DRAFT_FORMATS = ("Q8_0", "Q4_0", "Q2_K")
 """Number formats to try for a whole model."""
-OUTPUT_FORMATS = ("Q8_0", "Q5_0", "Q4_0")
-"""And for an output matrix alone; every width of a model can have them."""
+OUTPUT_FORMATS = ("Q8_0", "Q4_0")
+"""And for an output matrix alone; every width of a model can have them. Q5_0 has slow kernels (docs/log.md)."""
 SMALLER = 0.9
 """What a candidate may take of the bytes that are there now: with more it cannot be worth its time."""
 LARGE_OUTPUT = 0.15
@@ -25,29 +25,33 @@ _LAYER = re.compile(r"blk\.(\d+)\.")
 @dataclass(frozen=True, slots=True)
 class Recipe:
     """How a draft is made: None leaves a format as it is. `output` is that of the output matrix, which is the token
-    embedding where the model has none of its own; `without` are layers to leave out, ascending."""
+    embedding where the model has none of its own; `own_output` gives it one, and the embedding stays what it is.
+    `without` are layers to leave out, ascending."""
 
     file_type: str | None = None
     output: str | None = None
     without: tuple[int, ...] = ()
+    own_output: str | None = None
 
     @property
     def key(self) -> str:
         """A name for files and journals."""
         output = f"-output-{self.output}" if self.output else ""
+        output += f"-own-output-{self.own_output}" if self.own_output else ""
         without = f"-without-{spans(self.without).replace(', ', '.')}" if self.without else ""
         return f"{self.file_type or 'same'}{output}{without}"
 
     def __str__(self) -> str:
         words = [self.file_type] if self.file_type else []
         words += [f"output {self.output}"] if self.output else []
+        words += [f"an output of its own {self.own_output}"] if self.own_output else []
         words += [f"without layers {spans(self.without)}"] if self.without else []
         return ", ".join(words) or "as it is"
 
     def changes(self, tensors: Sequence[TensorInfo]) -> Changes:
         """What the quantiser is to do with a model of these tensors."""
         if self.output is None:
-            return Changes(self.file_type, (), self.without)
+            return Changes(self.file_type, (), self.without, self.own_output)
         output = output_matrix(tensors).name
         types = [(_exactly(output), self.output)]
         if self.file_type is None:  # the quantiser changes all or nothing: tell it what each has now
@@ -70,6 +74,11 @@ def output_matrix(tensors: Sequence[TensorInfo]) -> TensorInfo:
     """The matrix that makes logits: a tensor of its own, or the token embedding."""
     by_name = {tensor.name: tensor for tensor in tensors}
     return by_name.get("output.weight") or by_name["token_embd.weight"]
+
+
+def is_tied(tensors: Sequence[TensorInfo]) -> bool:
+    """Whether the token embedding makes the logits."""
+    return output_matrix(tensors).name != "output.weight"
 
 
 def formats_worth_trying(sizes: Mapping[str, int], n_bytes: int) -> list[str]:

@@ -4,6 +4,7 @@ A file appears under its name only when it is whole and llama.cpp can open it. O
 is kept; the figures of all are in a journal, so that nothing is made or measured twice.
 """
 
+import glob
 import json
 import os
 import shutil
@@ -133,7 +134,7 @@ class Workshop:
         self._measure = measure
         self._threads = threads
         self._abort = abort
-        for half in folder.glob(".*.half"):  # of a process that was killed
+        for half in folder.glob(".*.half*"):  # of a process that was killed
             half.unlink(missing_ok=True)
 
     @property
@@ -200,7 +201,8 @@ def write_changed(source: Path, path: Path, changes: Changes, *, threads: int, a
         raise _unwritable(path.parent, error) from error
     finally:
         with suppress(OSError):
-            half.unlink(missing_ok=True)
+            for left in half.parent.glob(f"{glob.escape(half.name)}*"):
+                left.unlink(missing_ok=True)
 
 
 def check_room(needed: Mapping[Path, int]) -> None:

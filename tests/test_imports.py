@@ -57,7 +57,8 @@ IMPORTS = {
     "download": "errors gguf hub store",
     "inventory": "download errors folders hub presets store",
     "advice": "memory stats",
-    "llama": "errors gguf settings stats types vocabulary llama_cpp numpy",
+    "splice": "gguf",
+    "llama": "errors gguf settings splice stats types vocabulary llama_cpp numpy",
     "examine": "errors facts gguf hub llama.apart memory pick presets vocabulary",
     "plan": "advice errors facts fit gguf llama.build llama.devices llama.model machine memory sampling settings "
     "vocab_check vocabulary",

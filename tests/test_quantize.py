@@ -108,6 +108,19 @@ def test_layers_show_their_outputs_also_where_layer_inputs_end_the_process(sourc
     assert np.array_equal(outputs[0], np.eye(N, dtype=np.float32)[WORDS])
 
 
+def test_an_embedding_that_makes_the_logits_gets_a_cheaper_matrix_beside_it(smollm2_q8_0: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.gguf"
+    change_apart(smollm2_q8_0, out, Changes(without=tuple(range(2, 30)), own_output="Q4_0"), threads=2)
+    assert [path.name for path in tmp_path.iterdir()] == ["out.gguf"]
+    kinds = {t.name: t.type for t in read_gguf(out).tensors}
+    assert (kinds["token_embd.weight"], kinds["output.weight"]) == ("Q8_0", "Q4_0")
+    tied = tmp_path / "tied.gguf"
+    change(smollm2_q8_0, tied, Changes("Q8_0", (("^token_embd", "Q4_0"),), tuple(range(2, 30))), threads=2)
+    old, new = ({t.name: t.data for t in gguf.GGUFReader(path).tensors} for path in (tied, out))
+    assert np.array_equal(new["output.weight"], old["token_embd.weight"])
+    assert np.array_equal(new["blk.1.attn_q.weight"], old["blk.1.attn_q.weight"])
+
+
 def test_a_real_model_drafts_for_itself_without_some_layers_and_the_text_stays(
     smollm2_q8_0: Path, tmp_path: Path
 ) -> None:

@@ -29,6 +29,8 @@ def test_a_recipe_says_what_it_does() -> None:
     assert str(recipe) == "Q4_0, output Q5_0, without layers 3-5, 9"
     assert recipe.key == "Q4_0-output-Q5_0-without-3-5.9"
     assert (str(Recipe()), Recipe().key) == ("as it is", "same")
+    assert str(Recipe(own_output="Q4_0")) == "an output of its own Q4_0"
+    assert Recipe(own_output="Q4_0").key != Recipe(output="Q4_0").key
     assert spans(()) == ""
 
 
@@ -58,8 +60,8 @@ def test_only_formats_that_save_something_are_tried() -> None:
 
 def test_only_a_large_output_matrix_is_made_cheaper() -> None:
     layer = tensor("blk.0.ffn_up.weight", n_bytes=100)
-    assert cheaper_outputs((tensor("output.weight", "F16", 20), layer)) == ["Q8_0", "Q5_0", "Q4_0"]
-    assert cheaper_outputs((tensor("output.weight", "Q8_0", 20), layer)) == ["Q5_0", "Q4_0"]
+    assert cheaper_outputs((tensor("output.weight", "F16", 20), layer)) == ["Q8_0", "Q4_0"]
+    assert cheaper_outputs((tensor("output.weight", "Q8_0", 20), layer)) == ["Q4_0"]
     assert cheaper_outputs((tensor("output.weight", "Q4_0", 20), layer)) == []
     assert cheaper_outputs((tensor("output.weight", "F16", 10), layer)) == []
 

@@ -157,7 +157,7 @@ def trim(
             )
         check_room_for(shop, out, shop.n_bytes)
         read_texts(shop, request, asked, n, abort)
-        outcomes = tried(trims(shop), len(OUTPUT_FORMATS) + 1)
+        outcomes = tried(trims(shop), len(OUTPUT_FORMATS) + 2)
         worth = "RIGHT / COST" if target is None else "the speed over plain decoding to be expected, with drafts of K"
         _show(outcomes, as_json, f"WORTH: {worth}.")
         recipe, found = best_of(shop, outcomes)

@@ -16,12 +16,13 @@ from typing import Any
 import llama_cpp
 
 from specdec_cli.errors import Interrupted, ModelError
-from specdec_cli.gguf import TENSOR_TYPES
+from specdec_cli.gguf import TENSOR_TYPES, read_gguf
 from specdec_cli.llama.abort import AbortFlag
 from specdec_cli.llama.log import capture_log, log
 from specdec_cli.llama.model import LlamaModel
 from specdec_cli.llama.session import LlamaSession
 from specdec_cli.settings import FORMATS, ContextSettings, ModelSettings
+from specdec_cli.splice import with_tensor
 
 Value = str | int | float
 
@@ -34,6 +35,7 @@ _SIZE = re.compile(r"quant size +=\s+([\d.]+) MiB")
 _LONGEST_TEXT = 127
 """Bytes of a text that llama.cpp's quantiser can add to a file's metadata."""
 _POLL_SECONDS = 0.05
+_EMBEDDING = "token_embd.weight"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +43,15 @@ class Changes:
     """What a copy is to have otherwise. All of it: `file_type` None copies tensors as they are.
 
     `tensor_types` names a format for tensors by regular expression, the first that is found in a name counts; it
-    needs a quantised `file_type`. `without` are layers to leave out, by number. `metadata` is added: texts are cut
-    after 127 bytes, whole numbers have 32 bits, others are floats.
+    needs a quantised `file_type`. `without` are layers to leave out, by number. `own_output` is a format for an output
+    matrix beside the token embedding that served as one. `metadata` is added: texts are cut after 127 bytes, whole
+    numbers have 32 bits, others are floats.
     """
 
     file_type: str | None = None
     tensor_types: tuple[tuple[str, str], ...] = ()
     without: tuple[int, ...] = ()
+    own_output: str | None = None
     metadata: Mapping[str, Value] | None = None
 
 
@@ -62,6 +66,24 @@ def change(source: Path, target: Path, changes: Changes, *, threads: int) -> Non
     Layers after one that is left out move up, and only `block_count` tells of it: lists by layer stay as they are,
     and llama.cpp refuses a file whose lists are too long.
     """
+    if changes.own_output is None:
+        _quantize(source, target, changes, threads)
+        return
+    whole, matrix = (target.with_name(f"{target.name}.{part}") for part in ("whole", "matrix"))
+    embedding = ((f"^{re.escape(_EMBEDDING)}$", changes.own_output),)
+    all_but_one = tuple(range(1, read_gguf(source).number("block_count")))
+    try:
+        _quantize(source, whole, changes, threads)
+        _quantize(source, matrix, Changes("Q8_0", embedding, all_but_one), threads)
+        with_tensor(whole, matrix, _EMBEDDING, "output.weight", target)
+    except OSError as error:
+        raise ModelError(f"{target} cannot be written: {error.strerror}.", hint="Check free disk space.") from error
+    finally:
+        whole.unlink(missing_ok=True)
+        matrix.unlink(missing_ok=True)
+
+
+def _quantize(source: Path, target: Path, changes: Changes, threads: int) -> None:
     capture_log()
     log.start_afresh()
     params, keep_alive = _params(changes, threads)
@@ -170,6 +192,7 @@ def main(job: Mapping[str, Any]) -> None:
         given["file_type"],
         tuple((pattern, name) for pattern, name in given["tensor_types"]),
         tuple(given["without"]),
+        given["own_output"],
         given["metadata"],
     )
     try:
