@@ -23,7 +23,7 @@ from specdec_cli.machine import processor
 from specdec_cli.pairing import OpenModel, open_pair
 from specdec_cli.plan import PairRequest
 from specdec_cli.recipes import Recipe, cheaper_outputs, fewer_layers, formats_worth_trying, is_tied
-from specdec_cli.workshop import Figures, Text, Workshop, put_together, write_changed
+from specdec_cli.workshop import Figures, Text, Workshop, write_changed
 
 LONGEST_DRAFT = 8
 """Draft tokens that costs and chances are measured for."""
@@ -84,15 +84,9 @@ def measure(request: PairRequest, texts: Sequence[Text], abort: AbortFlag) -> Fi
         measuring = Bench(pair, request.sampling, 1, time.perf_counter)
         curve = measuring.cost_curve(tokens, context, LONGEST_DRAFT + 1, request.sampling.temperature)
         share = sum(map(sum, agree)) / sum(map(len, agree))
-        return put_together(pair.draft.facts.weights_bytes, share, curve, lambda k: chances(agree, k))
-
-
-def beside_itself(found: Figures) -> Figures:
-    """Figures of a trimmed draft measured against the draft it was made from, which nobody has given a target.
-
-    Worth is then agreement / cost: trimming pays while less of the choices changes than of the time is saved.
-    """
-    return replace(found, predicted=found.agreement / found.cost)
+        table = tuple(tuple(chances(agree, k)) for k in range(1, LONGEST_DRAFT + 1))
+        times = tuple(curve.target[width] for width in range(1, LONGEST_DRAFT + 2))
+        return Figures(pair.draft.facts.weights_bytes, share, table, curve.draft, times)
 
 
 def search(shop: Workshop, header: GgufHeader, sizes: Mapping[str, int]) -> Iterator[Outcome]:
@@ -110,9 +104,9 @@ def search(shop: Workshop, header: GgufHeader, sizes: Mapping[str, int]) -> Iter
             yield _tried(shop, replace(base, own_output=CHEAPEST_OUTPUT))
     failures = 0
     for without in fewer_layers(header, shop.journal.angles or ()):
-        before = _predicted(shop)
-        yield _tried(shop, replace(_best(shop), without=without))
-        failures = 0 if _predicted(shop) > before else failures + 1
+        recipe = replace(_best(shop), without=without)
+        yield _tried(shop, recipe)
+        failures = 0 if shop.best == recipe else failures + 1
         if failures == MOST_FAILURES:
             return
 
@@ -141,11 +135,7 @@ def _tried(shop: Workshop, recipe: Recipe) -> Outcome:
 
 
 def _best(shop: Workshop) -> Recipe:
-    return shop.best[0] if shop.best is not None else Recipe()
-
-
-def _predicted(shop: Workshop) -> float:
-    return shop.best[1].predicted if shop.best is not None else 0.0
+    return shop.best or Recipe()
 
 
 def run_beside_plain(
@@ -162,23 +152,21 @@ def run_beside_plain(
         return list(measuring.cells.values())
 
 
-def metadata(
-    source: Path, recipe: Recipe, found: Figures, speedup: float | None, temperature: float
-) -> dict[str, Value]:
-    """What a made draft says of itself, as GGUF keys."""
+def metadata(shop: Workshop, recipe: Recipe, speedup: float | None, temperature: float) -> dict[str, Value]:
+    """What a made draft says of itself, as GGUF keys; `speedup` is None where it was not run."""
+    found, worth = shop.figures(recipe), shop.worth(recipe)
     facts: dict[str, Value] = {
-        "source": source.name,
-        "source_bytes": min(source.stat().st_size, 2**32 - 1),
+        "source": shop.source.name,
+        "source_bytes": min(shop.source.stat().st_size, 2**32 - 1),
         "method": str(recipe),
         "agreement": found.agreement,
-        "acceptance": found.acceptance,
-        "k": found.k,
         "cost": found.cost,
-        "predicted_speedup": found.predicted,
         "temperature": float(temperature),
         "date": date.today().isoformat(),
         "processor": processor(),
     }
+    if worth.k:  # measured with a target
+        facts |= {"acceptance": found.acceptance(worth.k), "k": worth.k, "expected_speedup": worth.speed}
     if speedup is not None:
         facts["measured_speedup"] = speedup
     return {f"specdec.draft.{name}": value for name, value in facts.items()}

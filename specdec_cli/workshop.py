@@ -8,9 +8,12 @@ import glob
 import json
 import os
 import shutil
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from itertools import accumulate
+from operator import mul
 from pathlib import Path
 from typing import Any
 
@@ -31,40 +34,52 @@ _JOURNAL = "journal.json"
 @dataclass(frozen=True, slots=True)
 class Figures:
     """What was measured of a candidate: seconds of a draft token and of target passes of 1, 2, ... tokens side by
-    side, the share of tokens it would have drafted right, and, for the best draft length `k` with them, the chances
-    by draft position and the speed over plain decoding that all of it predicts."""
+    side, the share of tokens it would have drafted right, and for drafts of 1, 2, ... tokens the chances by position.
+    """
 
     n_bytes: int
     agreement: float
-    chances: tuple[float, ...]
+    chances: tuple[tuple[float, ...], ...]
     draft_seconds: float
     target_seconds: tuple[float, ...]
-    k: int
-    predicted: float
 
     @property
     def cost(self) -> float:
         """A draft token's time as a share of a target pass of one token."""
         return self.draft_seconds / self.target_seconds[0]
 
-    @property
-    def acceptance(self) -> float:
-        """Accepted / drafted tokens, to be expected with drafts of k."""
-        kept, reached = 0.0, 1.0
-        for chance in self.chances:
-            reached *= chance
-            kept += reached
-        return kept / self.k
+    def acceptance(self, k: int) -> float:
+        """Accepted / drafted tokens, to be expected of drafts of `k`."""
+        kept: float = sum(accumulate(self.chances[k - 1], mul))
+        return kept / k
 
 
-def put_together(
-    n_bytes: int, agreement: float, curve: CostCurve, chances_of: Callable[[int], Sequence[float]]
-) -> Figures:
-    """Figures with the draft length that they say is fastest; `chances_of(k)` are those of rounds of k draft tokens."""
-    speeds = {k: predicted_speedup(curve, chances_of(k), k) for k in range(1, max(curve.target))}
+@dataclass(frozen=True, slots=True)
+class Worth:
+    """The best draft length of a candidate, and the speed over plain decoding to be expected with it."""
+
+    k: int
+    speed: float
+
+
+Judge = Callable[[Figures, Sequence[float]], Worth]
+"""From figures, and what target passes of 1, 2, ... tokens cost as multiples of the first, to what they are worth."""
+
+
+def expected(found: Figures, shape: Sequence[float]) -> Worth:
+    """What costs and chances say about drafting for the target."""
+    curve = CostCurve(0, dict(enumerate(shape, 1)), found.cost)
+    speeds = {k: predicted_speedup(curve, found.chances[k - 1], k) for k in range(1, len(shape))}
     k = max(speeds, key=lambda k: speeds[k])
-    times = tuple(curve.target[width] for width in sorted(curve.target))
-    return Figures(n_bytes, agreement, tuple(chances_of(k)), curve.draft, times, k, speeds[k])
+    return Worth(k, speeds[k])
+
+
+def beside_itself(found: Figures, _shape: Sequence[float]) -> Worth:
+    """For a trimmed draft that was measured against the draft it was made from, which nobody has given a target.
+
+    Worth is then agreement / cost: trimming pays while less of the choices changes than of the time is saved.
+    """
+    return Worth(0, found.agreement / found.cost)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,14 +121,15 @@ class Journal:
 
 
 def _figures(data: Mapping[str, Any]) -> Figures:
-    lists = {name: tuple(data[name]) for name in ("chances", "target_seconds")}
-    return Figures(**{**data, **lists})
+    chances = tuple(tuple(row) for row in data["chances"])
+    return Figures(**{**data, "chances": chances, "target_seconds": tuple(data["target_seconds"])})
 
 
 class Workshop:
     """Candidates of the model `source`, whose parts hold `tensors`, in a folder of their own.
 
-    `measure` gives the figures of a candidate's file. What is half made when `abort` is set is deleted.
+    `measure` gives the figures of a candidate's file, `judge` what they are worth. What is half made when `abort` is
+    set is deleted.
     """
 
     def __init__(
@@ -122,6 +138,7 @@ class Workshop:
         tensors: Sequence[TensorInfo],
         folder: Path,
         measure: Callable[[Path], Figures],
+        judge: Judge,
         *,
         threads: int,
         abort: AbortFlag,
@@ -129,9 +146,10 @@ class Workshop:
         self.tensors = tensors
         self.folder = folder
         self.journal = Journal.read(folder)
-        self.best: tuple[Recipe, Figures] | None = None
+        self._tried: dict[Recipe, Figures] = {}
         self.source = source
         self._measure = measure
+        self._judge = judge
         self._threads = threads
         self._abort = abort
         for half in folder.glob(".*.half*"):  # of a process that was killed
@@ -159,12 +177,31 @@ class Workshop:
                 return str(error)
             found = self.journal.candidates[recipe.key] = self._measure(path)
             self.save()
-        if self.best is None or found.predicted > self.best[1].predicted:
-            self.best = recipe, found
+        self._tried[recipe] = found
+        best = self.best
         for path in self.folder.glob("*.gguf"):
-            if path != self.place(self.best[0]):
+            if best is None or path != self.place(best):
                 path.unlink()
         return found
+
+    @property
+    def best(self) -> Recipe | None:
+        """Of those tried, the one that is worth most."""
+        return max(self._tried, key=lambda recipe: self.worth(recipe).speed, default=None)
+
+    def worth(self, recipe: Recipe) -> Worth:
+        """Of a recipe that was tried.
+
+        What wide passes of the target cost beside narrow ones does not depend on the candidate, so the measurements
+        beside all of them are put together: single ones differ by more than candidates do.
+        """
+        rows = [found.target_seconds for found in self.journal.candidates.values()]
+        shape = [statistics.median(row[i] / row[0] for row in rows) for i in range(len(rows[0]))]
+        return self._judge(self._tried[recipe], shape)
+
+    def figures(self, recipe: Recipe) -> Figures:
+        """Of a recipe that was tried."""
+        return self._tried[recipe]
 
     def place(self, recipe: Recipe) -> Path:
         """Where the candidate lies while it is the best; the source itself is a candidate too."""

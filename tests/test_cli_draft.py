@@ -145,7 +145,7 @@ def test_what_does_not_pay_is_not_kept_unless_asked_and_not_made_again(
     assert done.document["file"] == str(tmp_path / "kept.gguf")
     assert len(done.document["candidates"]) > 3
     assert "measured_speedup" not in about(tmp_path / "kept.gguf"), "it was not worth running"
-    assert about(tmp_path / "kept.gguf")["predicted_speedup"] < 0.8
+    assert about(tmp_path / "kept.gguf")["expected_speedup"] < 0.8
 
 
 def test_work_that_lies_about_is_listed_and_deleted(cache: Path) -> None:

@@ -14,7 +14,6 @@ from specdec_cli.commands.bench import check_writable
 from specdec_cli.commands.chatting import stoppable
 from specdec_cli.commands.drafting import (
     alone_in,
-    as_it_is,
     best_of,
     check_room_for,
     going_on,
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
     from specdec_cli.plan import PairRequest
     from specdec_cli.recipes import Recipe
     from specdec_cli.sampling import SamplingParams
-    from specdec_cli.workshop import Figures
+    from specdec_cli.workshop import Workshop, Worth
 
 SEED = 1
 WORTH = 1.02
@@ -98,19 +97,20 @@ def make(
         read_texts(shop, request, asked, n, abort)
         n_candidates = most_candidates(shop, headers[0], sizes)
         outcomes = tried(search(shop, headers[0], sizes), n_candidates)
-        _show(outcomes, as_json, "WORTH: the speed over plain decoding to be expected, with drafts of K tokens.")
-        recipe, found = best_of(shop, outcomes)
-        speedup = measured(shop, request, recipe, found, n, abort)
+        _show(shop, outcomes, as_json, "WORTH: the speed over plain decoding to be expected, with drafts of K tokens.")
+        recipe = best_of(shop, outcomes)
+        worth, document = shop.worth(recipe), _document(shop, outcomes, recipe)
+        speedup = measured(shop, request, recipe, n, abort)
         pays = speedup is not None and speedup >= PAYS
         if pays or keep_anyway:
-            write(shop, out, (recipe, found), speedup, request, abort)
+            write(shop, out, recipe, speedup, request, abort)
     if as_json:
-        print(json.dumps(_document(outcomes, recipe, speedup, out if pays or keep_anyway else None)))
+        print(json.dumps({**document, "speedup": speedup, "file": str(out) if pays or keep_anyway else None}))
     if not pays:
-        _give_up(f"the best one ({recipe}) {_speed(found, speedup)}", keep_anyway)
+        _give_up(f"the best one ({recipe}) {_speed(worth, speedup)}", keep_anyway)
     if not as_json:
-        print(f"\nWritten: {out} ({recipe}): {_speed(found, speedup)} with -k {found.k}.")
-        print(f"Now: specdec run {shlex.quote(model)} --draft {shlex.quote(str(out))} -k {found.k}")
+        print(f"\nWritten: {out} ({recipe}): {_speed(worth, speedup)} with -k {worth.k}.")
+        print(f"Now: specdec run {shlex.quote(model)} --draft {shlex.quote(str(out))} -k {worth.k}")
 
 
 @draft_app.command()
@@ -158,16 +158,17 @@ def trim(
         check_room_for(shop, out, shop.n_bytes)
         read_texts(shop, request, asked, n, abort)
         outcomes = tried(trims(shop), len(OUTPUT_FORMATS) + 2)
-        worth = "RIGHT / COST" if target is None else "the speed over plain decoding to be expected, with drafts of K"
-        _show(outcomes, as_json, f"WORTH: {worth}.")
-        recipe, found = best_of(shop, outcomes)
-        gain = found.predicted / as_it_is(outcomes).predicted
+        meaning = "RIGHT / COST" if target is None else "the speed over plain decoding to be expected, with drafts of K"
+        _show(shop, outcomes, as_json, f"WORTH: {meaning}.")
+        recipe = best_of(shop, outcomes)
+        document = _document(shop, outcomes, recipe)
+        gain = shop.worth(recipe).speed / shop.worth(Recipe()).speed
         pays = recipe != Recipe() and gain >= WORTH
         keep_anyway = keep_anyway and recipe != Recipe()
         if pays or keep_anyway:
-            write(shop, out, (recipe, found), None, request, abort)
+            write(shop, out, recipe, None, request, abort)
     if as_json:
-        print(json.dumps(_document(outcomes, recipe, None, out if pays or keep_anyway else None)))
+        print(json.dumps({**document, "gain": gain, "file": str(out) if pays or keep_anyway else None}))
     if not pays:
         why = f"the best way ({recipe}) is worth {gain:.2f} times the draft as it is"
         _give_up(why if recipe != Recipe() else "the draft is best as it is", keep_anyway)
@@ -219,9 +220,9 @@ def _prompts(file: Path | None) -> "list[BenchPrompt]":
     return list({prompt.kind: prompt for prompt in reversed(read_prompts(SHIPPED))}.values())
 
 
-def _speed(found: "Figures", speedup: float | None) -> str:
+def _speed(worth: "Worth", speedup: float | None) -> str:
     if speedup is None:
-        return f"is expected to run at {found.predicted:.2f} times plain decoding"
+        return f"is expected to run at {worth.speed:.2f} times plain decoding"
     return f"ran at {speedup:.2f} times plain decoding"
 
 
@@ -236,8 +237,8 @@ def _give_up(why: str, keep_anyway: bool) -> None:
     )
 
 
-def _show(outcomes: "list[Outcome]", as_json: bool, worth: str) -> None:
-    """What was tried and what it is worth, which `worth` explains."""
+def _show(shop: "Workshop", outcomes: "list[Outcome]", as_json: bool, meaning: str) -> None:
+    """What was tried and what it is worth, which `meaning` explains."""
     from specdec_cli.ui import words
     from specdec_cli.ui.table import write_table
     from specdec_cli.ui.terminal import Terminal
@@ -251,17 +252,19 @@ def _show(outcomes: "list[Outcome]", as_json: bool, worth: str) -> None:
             rows.append((words.UNKNOWN,) * 5 + (f"{outcome.recipe}: {found}",))
         else:
             cells = (words.download(found.n_bytes), words.percent(found.agreement), words.percent(found.cost))
-            rows.append((*cells, str(found.k), f"{found.predicted:.2f}", str(outcome.recipe)))
+            worth = shop.worth(outcome.recipe)
+            k = str(worth.k) if worth.k else words.UNKNOWN
+            rows.append((*cells, k, f"{worth.speed:.2f}", str(outcome.recipe)))
     headers = ("SIZE", "RIGHT", "COST", "K", "WORTH", "MADE AS")
     write_table(headers, rows, Terminal(sys.stdout, os.environ), right=" ".join(headers[:-1]))
-    print(
-        f"\nRIGHT: tokens of the target's texts that it would have drafted. COST: of a token, in the target's.\n{worth}"
-    )
+    print("\nRIGHT: tokens of the target's texts that it would have drafted. COST: of a token, in the target's.")
+    print(meaning)
 
 
-def _document(outcomes: "list[Outcome]", best: "Recipe", speedup: float | None, out: Path | None) -> dict[str, Any]:
-    candidates = [
-        {"made_as": str(o.recipe), **({"error": o.found} if isinstance(o.found, str) else asdict(o.found))}
-        for o in outcomes
-    ]
-    return {"candidates": candidates, "best": str(best), "speedup": speedup, "file": str(out) if out else None}
+def _document(shop: "Workshop", outcomes: "list[Outcome]", best: "Recipe") -> dict[str, Any]:
+    def one(outcome: "Outcome") -> dict[str, Any]:
+        if isinstance(outcome.found, str):
+            return {"made_as": str(outcome.recipe), "error": outcome.found}
+        return {"made_as": str(outcome.recipe), **asdict(outcome.found), "worth": asdict(shop.worth(outcome.recipe))}
+
+    return {"candidates": [one(outcome) for outcome in outcomes], "best": str(best)}

@@ -31,15 +31,15 @@ def workshop(
 ) -> "Workshop":
     from specdec_cli.gguf import read_model
     from specdec_cli.machine import usable_cores
-    from specdec_cli.make_draft import beside_itself, measure
-    from specdec_cli.workshop import Workshop
+    from specdec_cli.make_draft import measure
+    from specdec_cli.workshop import Workshop, beside_itself, expected
 
     def figures(path: Path) -> "Figures":
-        found = measure(replace(request, draft=path), shop.journal.texts, abort)
-        return beside_itself(found) if alone else found
+        return measure(replace(request, draft=path), shop.journal.texts, abort)
 
     tensors = [tensor for header in read_model(source) for tensor in header.tensors]
-    shop = Workshop(source, tensors, folder, figures, threads=request.threads or usable_cores(), abort=abort)
+    judge = beside_itself if alone else expected
+    shop = Workshop(source, tensors, folder, figures, judge, threads=request.threads or usable_cores(), abort=abort)
     return shop
 
 
@@ -109,7 +109,7 @@ def tried(search: "Iterator[Outcome]", at_most: int) -> "list[Outcome]":
     return outcomes
 
 
-def best_of(shop: "Workshop", outcomes: "list[Outcome]") -> "tuple[Recipe, Figures]":
+def best_of(shop: "Workshop", outcomes: "list[Outcome]") -> "Recipe":
     """Raises DraftDoesNotPay where not one candidate could be measured."""
     if shop.best is None:
         reasons = [outcome.found for outcome in outcomes if isinstance(outcome.found, str)]
@@ -120,22 +120,13 @@ def best_of(shop: "Workshop", outcomes: "list[Outcome]") -> "tuple[Recipe, Figur
     return shop.best
 
 
-def as_it_is(outcomes: "list[Outcome]") -> "Figures":
-    """What a draft is worth before anything is done to it. Raises ModelError if it cannot be measured."""
-    found = outcomes[0].found
-    if isinstance(found, str):
-        raise ModelError(found, hint="Use another draft.")
-    return found
-
-
-def measured(
-    shop: "Workshop", request: "PairRequest", recipe: "Recipe", found: "Figures", n: int, abort: "AbortFlag"
-) -> float | None:
+def measured(shop: "Workshop", request: "PairRequest", recipe: "Recipe", n: int, abort: "AbortFlag") -> float | None:
     """Drafting with the candidate beside plain decoding: the median over kinds of text. None where that is hopeless.
 
     Raises TextDiffers.
     """
-    if found.predicted < HOPELESS:
+    worth = shop.worth(recipe)
+    if worth.speed < HOPELESS:
         return None
     from specdec_cli.make_draft import run_beside_plain
     from specdec_cli.ui.steps import Steps
@@ -144,7 +135,7 @@ def measured(
     texts = shop.journal.texts
     request = replace(request, draft=shop.make(recipe))
     with Steps(3 * len(texts), f"{recipe} beside plain decoding", Terminal(sys.stderr, os.environ), say) as steps:
-        cells = run_beside_plain(request, texts, found.k, n, abort, steps.step)
+        cells = run_beside_plain(request, texts, worth.k, n, abort, steps.step)
     if any(cell.worst.verdict == "bug" for cell in cells):
         raise TextDiffers(
             "A text differs from plain decoding's, and no near tie explains it.",
@@ -154,18 +145,13 @@ def measured(
 
 
 def write(
-    shop: "Workshop",
-    out: Path,
-    best: "tuple[Recipe, Figures]",
-    speedup: float | None,
-    request: "PairRequest",
-    abort: "AbortFlag",
+    shop: "Workshop", out: Path, recipe: "Recipe", speedup: float | None, request: "PairRequest", abort: "AbortFlag"
 ) -> None:
     """The best candidate for good; what it was made with is not needed any more."""
     from specdec_cli.make_draft import metadata, write_draft
 
-    about = metadata(shop.source, *best, speedup, request.sampling.temperature)
-    write_draft(shop.make(best[0]), out, about, abort=abort)
+    about = metadata(shop, recipe, speedup, request.sampling.temperature)
+    write_draft(shop.make(recipe), out, about, abort=abort)
     shop.clear()
 
 
