@@ -62,20 +62,27 @@ def droppable(header: GgufHeader, n_layers: int) -> range:
     return range(first, n_layers - header.number("nextn_predict_layers") - 1)
 
 
-def period(header: GgufHeader, n_layers: int) -> int | None:
-    """Blocks of this many layers can be left out without the others changing their kind; None if no block can.
+def lists_layers(header: GgufHeader, n_layers: int) -> bool:
+    """Whether the file lists anything layer by layer: llama.cpp holds such lists against the number of layers, and
+    its quantiser leaves them as they are."""
+    prefix = f"{header.architecture}."
+    lengths = [
+        value.length if isinstance(value, ArrayInfo) else len(value)
+        for key, value in header.metadata.items()
+        if key.startswith(prefix) and isinstance(value, (ArrayInfo, tuple))
+    ]
+    return n_layers in lengths
+
+
+def period(header: GgufHeader) -> int | None:
+    """Blocks of this many layers can be left out without those after them changing their kind; None if unknown.
 
     llama.cpp tells a layer's kind (a sliding window, another rope, experts) from its number, so that what follows a
-    block of another length would be computed wrongly. Lists by layer it holds against the number of layers.
+    block of another length would be computed wrongly.
     """
-    prefix = f"{header.architecture}."
-    for key, value in header.metadata.items():
-        length = value.length if isinstance(value, ArrayInfo) else len(value) if isinstance(value, tuple) else 0
-        if key.startswith(prefix) and length == n_layers:
-            return None
     periods = [header.number(key, 1) for key in _BY_LAYER_NUMBER]
     if header.number("attention.sliding_window"):
-        own = header.metadata.get(prefix + _PATTERN, _PERIODS.get(header.architecture))
+        own = header.metadata.get(f"{header.architecture}.{_PATTERN}", _PERIODS.get(header.architecture))
         if not isinstance(own, int) or own < 1:
             return None
         periods.append(own)

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from specdec_cli.gguf import TENSOR_TYPES, GgufHeader, TensorInfo
-from specdec_cli.layers import Angles, block, droppable, period, scattered
+from specdec_cli.layers import Angles, block, droppable, lists_layers, period, scattered
 from specdec_cli.llama.quantize import Changes
 
 DRAFT_FORMATS = ("Q8_0", "Q4_0", "Q2_K")
@@ -101,15 +101,23 @@ def cheaper_outputs(tensors: Sequence[TensorInfo]) -> list[str]:
 
 
 def fewer_layers(header: GgufHeader, angles: Angles) -> Iterator[tuple[int, ...]]:
-    """Layers to leave out: an eighth of them, a quarter and so on, in a row and one by one."""
+    """Layers to leave out: an eighth of them, a quarter and so on; in a row, one by one, and the last ones.
+
+    The last ones may go in any number, since nothing comes after them.
+    """
     n_layers = header.number("block_count")
-    step, allowed, seen = period(header, n_layers), droppable(header, n_layers), set[tuple[int, ...]]()
-    if step is None:
+    step, allowed, seen = period(header), droppable(header, n_layers), set[tuple[int, ...]]()
+    if lists_layers(header, n_layers):
         return
     for share in SHARES:
-        n = max(round(n_layers * share / step), 1) * step
-        ways = [block(angles, allowed, n)] + ([scattered(angles, allowed, n)] if step == 1 else [])
-        for layers in ways:
+        ways = []
+        if step is not None:
+            n = max(round(n_layers * share / step), 1) * step
+            ways += [(n, block(angles, allowed, n))] + ([(n, scattered(angles, allowed, n))] if step == 1 else [])
+        if not header.number("nextn_predict_layers"):
+            n = max(round(n_layers * share), 1)
+            ways.append((n, tuple(range(max(n_layers - n, allowed.start), n_layers))))
+        for n, layers in ways:
             if len(layers) == n and layers not in seen:
                 seen.add(layers)
                 yield layers

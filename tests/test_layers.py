@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from specdec_cli.gguf import ArrayInfo, GgufHeader
-from specdec_cli.layers import angles, block, droppable, period, scattered
+from specdec_cli.layers import angles, block, droppable, lists_layers, period, scattered
 
 
 def header(**metadata: Any) -> GgufHeader:
@@ -58,12 +58,15 @@ def test_the_first_and_the_last_layer_stay() -> None:
         ({"general.architecture": "gemma3", "attention.sliding_window": 512}, 6),
         ({"general.architecture": "gemma3", "attention.sliding_window": 16, "attention.sliding_window_pattern": 2}, 2),
         ({"attention.sliding_window": 512}, None),  # a window, and no word of where
-        ({"attention.head_count_kv": (0, 4) * 6}, None),
-        ({"attention.head_count_kv": ArrayInfo(4, 12)}, None),
-        ({"rope.dimension_sections": (1, 2, 3, 4)}, 1),  # a list, but not by layer
         ({"interleave_moe_layer_step": 2}, 2),
         ({"general.architecture": "llama4", "attention.sliding_window": 8, "interleave_moe_layer_step": 6}, 12),
     ],
 )
 def test_layers_keep_their_kinds(metadata: dict[str, Any], expected: int | None) -> None:
-    assert period(header(**metadata), 12) == expected
+    assert period(header(**metadata)) == expected
+
+
+@pytest.mark.parametrize("value", [(0, 4) * 6, ArrayInfo(4, 12)])
+def test_lists_by_layer_are_seen(value: object) -> None:
+    assert lists_layers(header(**{"attention.head_count_kv": value}), 12)
+    assert not lists_layers(header(**{"rope.dimension_sections": (1, 2, 3, 4), "rope.freq_base": 1e4}), 12)

@@ -70,12 +70,16 @@ def test_only_a_large_output_matrix_is_made_cheaper() -> None:
     ("metadata", "counts"),
     [
         ({}, [2, 3, 4, 6]),  # 1.5 and 4.5 are rounded to even numbers
-        ({"x.attention.sliding_window": 9, "x.attention.sliding_window_pattern": 2}, [2, 4, 6]),
+        ({"x.attention.sliding_window": 9, "x.attention.sliding_window_pattern": 4}, [4, 8]),
+        ({"x.attention.sliding_window": 9}, []),  # and no word of where
         ({"x.attention.head_count_kv": (0, 4) * 6}, []),
     ],
 )
 def test_layers_go_in_numbers_that_keep_the_kinds(metadata: dict[str, Any], counts: list[int]) -> None:
     header = GgufHeader(3, {"general.architecture": "x", "x.block_count": 12, **metadata}, (), 0, 0, 0)
     found = list(fewer_layers(header, angles({}, 12)))
-    assert sorted({len(layers) for layers in found}) == counts
-    assert all(0 not in layers and 11 not in layers for layers in found)
+    inner = [layers for layers in found if 11 not in layers]
+    assert sorted({len(layers) for layers in inner}) == counts
+    last = [] if "x.attention.head_count_kv" in metadata else [2, 3, 4, 6]
+    assert [len(layers) for layers in found if 11 in layers] == last, "nothing comes after them"
+    assert all(0 not in layers for layers in found)
