@@ -242,10 +242,10 @@ def write_changed(source: Path, path: Path, changes: Changes, *, threads: int, a
                 left.unlink(missing_ok=True)
 
 
-def check_room(needed: Mapping[Path, int]) -> None:
+def check_room(needed: Sequence[tuple[Path, int]]) -> None:
     """Raises DiskFull if the disk of one of the folders has no room for so many bytes more."""
     by_disk: dict[int, tuple[Path, int]] = {}
-    for folder, n_bytes in needed.items():
+    for folder, n_bytes in needed:
         there = next(f for f in (folder.absolute(), *folder.absolute().parents) if f.exists())
         disk = there.stat().st_dev
         by_disk[disk] = there, by_disk.get(disk, (there, 0))[1] + n_bytes

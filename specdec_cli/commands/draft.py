@@ -92,7 +92,6 @@ def make(
     with stoppable(abort), going_on(), alone_in(folder):
         shop = workshop(request, files.target, folder, abort)
         sizes = sizes_of(files.target)
-        # Two candidates at once: the best so far, and the one that is being made.
         check_room_for(shop, out, max((size for size in sizes.values() if size < shop.n_bytes), default=shop.n_bytes))
         read_texts(shop, request, asked, n, abort)
         n_candidates = most_candidates(shop, headers[0], sizes)

@@ -53,9 +53,12 @@ def sizes_of(source: Path) -> dict[str, int]:
 
 def check_room_for(shop: "Workshop", out: Path, candidate: int) -> None:
     """For two candidates at once, the best so far and the one that is being made, and for the draft."""
+    from specdec_cli.recipes import is_tied
     from specdec_cli.workshop import check_room
 
-    check_room({shop.folder: 2 * candidate, out.absolute().parent: candidate})
+    at_once = 4 if is_tied(shop.tensors) else 2  # an output matrix of its own is put together from two files
+    places = [(shop.folder, at_once * candidate), (out.absolute().parent, candidate)]
+    check_room(places)
 
 
 def read_texts(
