@@ -11,6 +11,7 @@ from specdec_cli import __version__
 from specdec_cli.commands.audit import audit
 from specdec_cli.commands.bench import bench
 from specdec_cli.commands.check import check
+from specdec_cli.commands.draft import draft_app
 from specdec_cli.commands.files import list_files, rm, verify_files
 from specdec_cli.commands.plan import plan
 from specdec_cli.commands.presets import presets_app
@@ -23,6 +24,7 @@ from specdec_cli.ui.clean import printable
 EXIT_CODES = (
     "Exit codes: 0 done, 1 error, 2 wrong usage, 3 a model cannot be used, 4 tokenizers differ, 5 out of memory, "
     "6 no GPU where one is required, 7 llama.cpp failed, 8 (check) match with notes, 9 (bench, audit) a text differs, "
+    "10 (draft) no draft pays, "
     "20 to 32 from the Hub (see the README), 130 stopped by Ctrl-C, 143 by SIGTERM."
 )
 
@@ -40,6 +42,7 @@ app.command()(replay)
 app.command()(check)
 app.command()(pull)
 app.command()(plan)
+app.add_typer(draft_app, name="draft")
 app.add_typer(presets_app, name="presets")
 app.command("list")(list_files)
 app.command()(rm)

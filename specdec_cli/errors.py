@@ -53,6 +53,12 @@ class TextDiffers(SpecdecError):
     exit_code = 9
 
 
+class DraftDoesNotPay(SpecdecError):
+    """A draft was made and measured, and drafting with it is no faster."""
+
+    exit_code = 10
+
+
 class HubError(SpecdecError):
     """Something between here and the Hub. `is_transient` failures are worth another try, after `retry_after`
     seconds if the server named a time."""

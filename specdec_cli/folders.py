@@ -7,6 +7,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
+WORK_LOCK = ".lock"
+"""Held by whoever works in a folder."""
+
 
 def cache_folder(environ: Mapping[str, str] = os.environ) -> Path:
     """Files that can be made again. `SPECDEC_CACHE` overrides the system's custom."""
@@ -16,6 +19,11 @@ def cache_folder(environ: Mapping[str, str] = os.environ) -> Path:
 def config_folder(environ: Mapping[str, str] = os.environ) -> Path:
     """The user's own presets. `SPECDEC_CONFIG` overrides the system's custom."""
     return _folder(environ, "SPECDEC_CONFIG", "XDG_CONFIG_HOME", ".config", "Library/Application Support")
+
+
+def draft_folder(environ: Mapping[str, str] = os.environ) -> Path:
+    """Where drafts are made: a folder for each piece of work, with WORK_LOCK in it."""
+    return cache_folder(environ) / "drafts"
 
 
 def write_whole(path: Path, text: str, *, new: bool = False, private: bool = False) -> None:

@@ -1,11 +1,13 @@
 """What of the presets is on this machine, what it takes, and taking it away."""
 
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from specdec_cli.download import check_file
 from specdec_cli.errors import NotHere
+from specdec_cli.folders import WORK_LOCK, draft_folder
 from specdec_cli.hub import lock
 from specdec_cli.presets import Preset, hub_files
 from specdec_cli.store import RepoStore, cached, disk_bytes, gguf_files, leftovers, remove
@@ -82,6 +84,28 @@ def remove_leftovers(root: Path, places: Sequence[Path]) -> tuple[int, int]:
             with lock(path, timeout=_AT_ONCE):
                 freed += place.stat().st_size if place.exists() else 0
                 place.unlink(missing_ok=True)
+        except TimeoutError:
+            n_kept += 1
+    return freed, n_kept
+
+
+def draft_work() -> tuple[Path, ...]:
+    """Folders of work on drafts that was stopped, or whose result was not kept."""
+    return tuple(sorted(folder for folder in draft_folder().glob("*") if folder.is_dir()))
+
+
+def work_bytes(folders: Sequence[Path]) -> int:
+    return sum(path.stat().st_size for folder in folders for path in folder.rglob("*") if path.is_file())
+
+
+def remove_draft_work(folders: Sequence[Path]) -> tuple[int, int]:
+    """Delete such folders, but for those where work goes on. Returns the bytes freed, and how many were left."""
+    freed, n_kept = 0, 0
+    for folder in folders:
+        try:
+            with lock(folder / WORK_LOCK, timeout=_AT_ONCE):
+                freed += work_bytes([folder])
+                shutil.rmtree(folder, ignore_errors=True)
         except TimeoutError:
             n_kept += 1
     return freed, n_kept

@@ -66,9 +66,10 @@ IMPORTS = {
     "pick": "errors gguf hub names",
     "store": "folders gguf names presets",
     "download": "errors gguf hub store",
-    "inventory": "download errors hub presets store",
+    "inventory": "download errors folders hub presets store",
     "advice": "memory stats types",
-    "llama": "errors gguf settings stats tokens types vocabulary llama_cpp numpy",
+    "splice": "gguf",
+    "llama": "errors gguf settings splice stats tokens types vocabulary llama_cpp numpy",
     "examine": "errors facts gguf hub llama.apart memory pick presets vocabulary",
     "profile": "drafters folders llama.build llama.devices machine settings",
     "learned": "calibrate chances folders pass_costs profile settings types",
@@ -77,8 +78,8 @@ IMPORTS = {
     "sampling settings vocab_check vocabulary",
     "pull": "download errors examine fit hub pick plan presets settings store vocab_check",
     "rules": "errors history law llama.grammar llama.model plan rejection strict verify",
-    "pairing": "auto_length drafters drafters.lookahead drafters.medusa drafters.mixed drafters.model drafters.none errors learned "
-    "llama.abort llama.devices llama.model llama.session llama.weights medusa_heads memory ngram_store plan profile "
+    "pairing": "auto_length drafters drafters.lookahead drafters.medusa drafters.mixed drafters.model drafters.none "
+    "errors learned llama.abort llama.devices llama.model llama.session llama.weights medusa_heads memory ngram_store plan profile "
     "rewind_cost rules settings strict types verify",
     "prompt_cache": "errors folders gguf llama.build pairing plan tokens numpy",
     "prompts": "chat errors llama.model",
@@ -87,7 +88,8 @@ IMPORTS = {
     "answer": "advice errors stats text trace types ui.view",
     "running": "answer chat draft_length engine pairing prompts stats text trace ui.view",
     "document": "llama.build pairing running trace types numpy",
-    "bench": "costs draft_length drafters.lookahead drafters.none engine errors pairing same sampling settings stats types verify",
+    "bench": "costs draft_length drafters.lookahead drafters.none engine errors pairing same sampling settings stats "
+    "types verify",
     "audit": "bench chance draft_length drafters drafters.none engine law pairing rejection rules same sampling types "
     "verify numpy",
     "audit_report": "audit",
@@ -95,14 +97,20 @@ IMPORTS = {
     "plot": "bench bench_report course errors ui.clean matplotlib",
     "tune": "bench errors llama.abort pairing settings",
     "bench_compare": "errors",
+    "layers": "gguf numpy",
+    "agreement": "costs types verify",
+    "recipes": "gguf layers llama.quantize",
+    "workshop": "costs errors folders gguf layers llama.abort llama.quantize recipes",
+    "make_draft": "agreement bench folders gguf kinds layers llama.abort llama.build llama.layers llama.quantize "
+    "llama.session machine pairing plan recipes workshop",
     "replay": "costs errors",
     "commands": "advice audit audit_report bench bench_compare bench_report chat costs derive document drafters "
-    "errors fit guard hub interrupt inventory kinds llama.abort llama.devices llama.grammar "
-    "llama.log llama.model llama.quantize machine pairing plan plot presets profile prompt_cache prompts pull "
-    "replay resolve rules running sampling settings store trace tune ui.check_report ui.clean "
+    "errors fit folders gguf guard hub interrupt inventory kinds llama.abort llama.devices llama.grammar "
+    "llama.log llama.model llama.quantize machine make_draft pairing plan plot presets profile prompt_cache prompts "
+    "pull recipes replay resolve rules running sampling settings store trace tune ui.check_report ui.clean "
     "ui.make ui.progress ui.ratios ui.silent ui.steps ui.table ui.terminal ui.view ui.words "
-    "vocab_check vocabulary typer",
-    "app": "commands.audit commands.bench commands.check commands.files commands.plan commands.presets "
+    "vocab_check vocabulary workshop typer",
+    "app": "commands.audit commands.bench commands.check commands.draft commands.files commands.plan commands.presets "
     "commands.pull commands.replay commands.run errors ui.clean typer",
     "__main__": "app",
     "__init__": "",
@@ -204,6 +212,7 @@ HEAVY = ("llama_cpp", "huggingface_hub", "httpx2", "numpy", "matplotlib")
     [
         ["--help"],
         *([name, "--help"] for name in ("run", "bench", "check", "pull", "plan", "presets", "list")),
+        ["draft", "make", "--help"],
         ["--version"],
     ],
 )

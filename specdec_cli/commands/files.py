@@ -22,6 +22,7 @@ YesOpt = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 def list_files(*, as_json: JsonOpt = False) -> None:
     """Show the pairs on this machine and what they take; files that pairs share count once."""
+    from specdec_cli.inventory import draft_work, work_bytes
     from specdec_cli.store import disk_bytes
     from specdec_cli.ui import words
     from specdec_cli.ui.table import write_table
@@ -51,6 +52,9 @@ def list_files(*, as_json: JsonOpt = False) -> None:
     if stock.leftovers:
         n_files = words.count(len(stock.leftovers), "unfinished or damaged file")
         print(f"{n_files} ({words.download(disk_bytes(stock.leftovers))}): specdec rm --leftovers deletes them.")
+    if work := draft_work():
+        size = words.download(work_bytes(work))
+        print(f"Unfinished work on {words.count(len(work), 'draft')} ({size}): specdec rm --leftovers deletes it.")
 
 
 def rm(
@@ -58,7 +62,10 @@ def rm(
         list[str] | None, typer.Argument(help="Pairs to delete, by their presets' names; or repositories, OWNER/NAME.")
     ] = None,
     *,
-    leftovers: Annotated[bool, typer.Option("--leftovers", help="Delete unfinished and damaged downloads.")] = False,
+    leftovers: Annotated[
+        bool,
+        typer.Option("--leftovers", help="Delete unfinished and damaged downloads, and unfinished work on drafts."),
+    ] = False,
     yes: YesOpt = False,
 ) -> None:
     """Delete pairs from this machine. Files that another pair here uses stay."""
@@ -97,7 +104,7 @@ def _remove(name: str, places: Sequence[Path], others: "Sequence[Stock]") -> Non
 
 
 def _remove_leftovers(yes: bool) -> None:
-    from specdec_cli.inventory import remove_leftovers
+    from specdec_cli.inventory import draft_work, remove_draft_work, remove_leftovers
     from specdec_cli.ui import words
 
     found = _inventory().leftovers
@@ -106,6 +113,12 @@ def _remove_leftovers(yes: bool) -> None:
         say(f"{words.download(freed)} freed.")
         if n_kept:
             say(f"{words.count(n_kept, 'file')} stay{'s' if n_kept == 1 else ''}: being fetched now.")
+    work = draft_work()
+    if work and (yes or _agreed(f"Delete the work on {words.count(len(work), 'draft')}?")):
+        freed, n_kept = remove_draft_work(work)
+        say(f"{words.download(freed)} freed.")
+        if n_kept:
+            say(f"{words.count(n_kept, 'folder')} stay{'s' if n_kept == 1 else ''}: a draft is being made there.")
 
 
 def verify_files(

@@ -32,12 +32,12 @@ class Device:
 def all_devices() -> list[Device]:
     """Every device of this build, the CPU included, in llama.cpp's order."""
     size_pointer = ctypes.POINTER(ctypes.c_size_t)
-    get = _function("ggml_backend_dev_get", ctypes.c_void_p, ctypes.c_size_t)
-    name = _function("ggml_backend_dev_name", ctypes.c_char_p, ctypes.c_void_p)
-    kind = _function("ggml_backend_dev_type", ctypes.c_int, ctypes.c_void_p)
-    memory = _function("ggml_backend_dev_memory", None, ctypes.c_void_p, size_pointer, size_pointer)
+    get = ggml_function("ggml_backend_dev_get", ctypes.c_void_p, ctypes.c_size_t)
+    name = ggml_function("ggml_backend_dev_name", ctypes.c_char_p, ctypes.c_void_p)
+    kind = ggml_function("ggml_backend_dev_type", ctypes.c_int, ctypes.c_void_p)
+    memory = ggml_function("ggml_backend_dev_memory", None, ctypes.c_void_p, size_pointer, size_pointer)
     devices = []
-    for i in range(_function("ggml_backend_dev_count", ctypes.c_size_t)()):
+    for i in range(ggml_function("ggml_backend_dev_count", ctypes.c_size_t)()):
         handle = get(i)
         free, total = ctypes.c_size_t(), ctypes.c_size_t()
         memory(handle, ctypes.byref(free), ctypes.byref(total))
@@ -74,16 +74,16 @@ def built_for_gpu() -> bool:
 
     `llama_supports_gpu_offload` asks something else: it is true for RPC alone, and false without a device.
     """
-    get = _function("ggml_backend_reg_get", ctypes.c_void_p, ctypes.c_size_t)
-    name = _function("ggml_backend_reg_name", ctypes.c_char_p, ctypes.c_void_p)
-    count = _function("ggml_backend_reg_count", ctypes.c_size_t)()
+    get = ggml_function("ggml_backend_reg_get", ctypes.c_void_p, ctypes.c_size_t)
+    name = ggml_function("ggml_backend_reg_name", ctypes.c_char_p, ctypes.c_void_p)
+    count = ggml_function("ggml_backend_reg_count", ctypes.c_size_t)()
     return any(not name(get(i)).decode().startswith(_NOT_GPU) for i in range(count))
 
 
 def add_rpc_server(endpoint: str) -> None:
     """Make the devices of an RPC server (`host:port`) usable here. Raises ModelError, UsageError."""
     try:
-        add_server = _function("ggml_backend_rpc_add_server", ctypes.c_void_p, ctypes.c_char_p)
+        add_server = ggml_function("ggml_backend_rpc_add_server", ctypes.c_void_p, ctypes.c_char_p)
     except AttributeError as error:
         raise ModelError(
             "This llama.cpp was built without RPC.",
@@ -94,7 +94,7 @@ def add_rpc_server(endpoint: str) -> None:
     server = add_server(endpoint.encode())
     if not server:
         raise ModelError(f"The RPC server at {endpoint} has no devices.", hint="Start it with a device.")
-    _function("ggml_backend_register", None, ctypes.c_void_p)(server)
+    ggml_function("ggml_backend_register", None, ctypes.c_void_p)(server)
 
 
 def _check_it_answers(endpoint: str) -> None:
@@ -112,7 +112,7 @@ def _check_it_answers(endpoint: str) -> None:
 
 
 @cache
-def _function(name: str, result: Any, *arguments: Any) -> Any:
+def ggml_function(name: str, result: Any, *arguments: Any) -> Any:
     """A function of ggml. Raises AttributeError if this build has none of that name.
 
     It is looked for through libllama first. A wheel holds copies of each library under several names, so

@@ -1,0 +1,269 @@
+"""`specdec draft`: drafts made here, from the model itself or from another draft."""
+
+import json
+import os
+import shlex
+import sys
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from specdec_cli.commands.bench import check_writable
+from specdec_cli.commands.chatting import stoppable
+from specdec_cli.commands.drafting import (
+    alone_in,
+    best_of,
+    check_room_for,
+    going_on,
+    measured,
+    read_texts,
+    sizes_of,
+    tried,
+    workshop,
+    write,
+)
+from specdec_cli.commands.options import JsonOpt, find, layers, quantize, say
+from specdec_cli.errors import DraftDoesNotPay, UsageError
+from specdec_cli.guard import guard_terminal
+from specdec_cli.interrupt import raise_on_sigterm
+
+if TYPE_CHECKING:
+    from specdec_cli.kinds import BenchPrompt
+    from specdec_cli.make_draft import Outcome
+    from specdec_cli.plan import PairRequest
+    from specdec_cli.recipes import Recipe
+    from specdec_cli.sampling import SamplingParams
+    from specdec_cli.workshop import Workshop, Worth
+
+SEED = 1
+WORTH = 1.02
+"""How much faster a trimmed draft must be expected to make the target, against the draft that it was made from."""
+
+OutOpt = Annotated[Path | None, typer.Option("--out", "-o", help="The file to write (here, named after the source).")]
+TempOpt = Annotated[float | None, typer.Option(help="Temperature to measure at (the preset's, or 0.8).")]
+TokensOpt = Annotated[int, typer.Option("-n", min=8, help="Tokens of each answer that is measured.")]
+PromptsOpt = Annotated[
+    Path | None, typer.Option(help="Prompts to measure on, as in bench (without, one of each kind of text).")
+]
+ThreadsOpt = Annotated[int | None, typer.Option(min=1, help="Threads of both models.")]
+NglOpt = Annotated[str, typer.Option(help="Layers of the target on the GPU: auto, all or a number.")]
+NglDraftOpt = Annotated[str, typer.Option(help="Layers of the draft on the GPU.")]
+KeepOpt = Annotated[bool, typer.Option("--keep-anyway", help="Write the best one even if it does not pay.")]
+
+draft_app = typer.Typer(help="Make a draft from a model itself, or an existing draft cheaper.", no_args_is_help=True)
+
+
+@draft_app.command()
+def make(
+    model: Annotated[str, typer.Argument(help="A preset's name, or the path of the target's GGUF file.")],
+    *,
+    out: OutOpt = None,
+    temp: TempOpt = None,
+    n: TokensOpt = 64,
+    prompts: PromptsOpt = None,
+    threads: ThreadsOpt = None,
+    ngl: NglOpt = "auto",
+    ngl_draft: NglDraftOpt = "auto",
+    keep_anyway: KeepOpt = False,
+    as_json: JsonOpt = False,
+) -> None:
+    """Make a draft from the target itself: lower number formats, a cheaper output matrix, fewer layers.
+
+    Each candidate is measured with the target, and the best is written if drafting with it is faster than plain
+    decoding. What was stopped goes on where it stopped. Exit code 10 if no draft pays.
+    """
+    guard_terminal()
+    raise_on_sigterm()
+    from specdec_cli.bench_report import PAYS
+    from specdec_cli.gguf import read_model
+    from specdec_cli.llama.abort import AbortFlag
+    from specdec_cli.make_draft import most_candidates, search, work_folder
+    from specdec_cli.resolve import resolve
+
+    files = resolve(model, "none", quantize, find, say)
+    request = _request(files.target, files.preset.sampling if files.preset else None, temp, threads, ngl, ngl_draft)
+    out = _out(out, files.target, "draft")
+    headers = read_model(files.target)
+    asked = _prompts(prompts)
+    abort = AbortFlag()
+    folder = work_folder(request, "make", n, asked)
+    with stoppable(abort), going_on(), alone_in(folder):
+        shop = workshop(request, files.target, folder, abort)
+        sizes = sizes_of(files.target)
+        check_room_for(shop, out, max((size for size in sizes.values() if size < shop.n_bytes), default=shop.n_bytes))
+        read_texts(shop, request, asked, n, abort)
+        n_candidates = most_candidates(shop, headers[0], sizes)
+        outcomes = tried(search(shop, headers[0], sizes), n_candidates)
+        _show(shop, outcomes, as_json, "WORTH: the speed over plain decoding to be expected, with drafts of K tokens.")
+        recipe = best_of(shop, outcomes)
+        worth, document = shop.worth(recipe), _document(shop, outcomes, recipe)
+        speedup = measured(shop, request, recipe, n, abort)
+        pays = speedup is not None and speedup >= PAYS
+        if pays or keep_anyway:
+            write(shop, out, recipe, speedup, request, abort)
+    if as_json:
+        print(json.dumps({**document, "speedup": speedup, "file": str(out) if pays or keep_anyway else None}))
+    if not pays:
+        _give_up(f"the best one ({recipe}) {_speed(worth, speedup)}", keep_anyway)
+    if not as_json:
+        print(f"\nWritten: {out} ({recipe}): {_speed(worth, speedup)} with -k {worth.k}.")
+        print(f"Now: specdec run {shlex.quote(model)} --draft {shlex.quote(str(out))} -k {worth.k}")
+
+
+@draft_app.command()
+def trim(
+    draft: Annotated[Path, typer.Argument(help="The draft's GGUF file.")],
+    *,
+    target: Annotated[
+        Path | None, typer.Option(help="The target it drafts for; without, the draft itself is the measure.")
+    ] = None,
+    out: OutOpt = None,
+    temp: TempOpt = None,
+    n: TokensOpt = 64,
+    prompts: PromptsOpt = None,
+    threads: ThreadsOpt = None,
+    ngl: NglOpt = "auto",
+    ngl_draft: NglDraftOpt = "auto",
+    keep_anyway: KeepOpt = False,
+    as_json: JsonOpt = False,
+) -> None:
+    """Make a draft's output matrix cheaper: with a large vocabulary it is most of what a draft token costs.
+
+    Exit code 10 if no cheaper matrix pays.
+    """
+    guard_terminal()
+    raise_on_sigterm()
+    from specdec_cli.gguf import read_model
+    from specdec_cli.llama.abort import AbortFlag
+    from specdec_cli.make_draft import trims, work_folder
+    from specdec_cli.recipes import OUTPUT_FORMATS, Recipe, cheaper_outputs
+
+    for file in (draft, target or draft):
+        read_model(file)  # what cannot be a model is told before anything else
+    request = _request(target or draft, None, temp, threads, ngl, ngl_draft)
+    out = _out(out, draft, "trimmed")
+    asked = _prompts(prompts)
+    abort = AbortFlag()
+    folder = work_folder(request, f"trim {draft.absolute()}", n, asked)
+    with stoppable(abort), going_on(), alone_in(folder):
+        shop = workshop(request, draft, folder, abort, alone=target is None)
+        if not cheaper_outputs(shop.tensors):
+            raise DraftDoesNotPay(
+                f"The output matrix of {draft.name} is too small a part of it, or as cheap as can be, to be trimmed.",
+                hint="specdec draft make TARGET makes smaller drafts from the target itself.",
+            )
+        check_room_for(shop, out, shop.n_bytes)
+        read_texts(shop, request, asked, n, abort)
+        outcomes = tried(trims(shop), len(OUTPUT_FORMATS) + 2)
+        meaning = "RIGHT / COST" if target is None else "the speed over plain decoding to be expected, with drafts of K"
+        _show(shop, outcomes, as_json, f"WORTH: {meaning}.")
+        recipe = best_of(shop, outcomes)
+        document = _document(shop, outcomes, recipe)
+        gain = shop.worth(recipe).speed / shop.worth(Recipe()).speed
+        pays = recipe != Recipe() and gain >= WORTH
+        keep_anyway = keep_anyway and recipe != Recipe()
+        if pays or keep_anyway:
+            write(shop, out, recipe, None, request, abort)
+    if as_json:
+        print(json.dumps({**document, "gain": gain, "file": str(out) if pays or keep_anyway else None}))
+    if not pays:
+        why = f"the best way ({recipe}) is worth {gain:.2f} times the draft as it is"
+        _give_up(why if recipe != Recipe() else "the draft is best as it is", keep_anyway)
+    if not as_json:
+        print(f"\nWritten: {out} ({recipe}): worth {gain:.2f} times the draft as it is.")
+        model = shlex.quote(str(target)) if target is not None else "TARGET"
+        print(f"Now: specdec run {model} --draft {shlex.quote(str(out))}")
+
+
+def _request(
+    target: Path, sampling: "SamplingParams | None", temp: float | None, threads: int | None, ngl: str, ngl_draft: str
+) -> "PairRequest":
+    from specdec_cli.plan import PairRequest
+    from specdec_cli.sampling import SamplingParams
+
+    sampling = sampling or SamplingParams()
+    return PairRequest(
+        target,
+        None,
+        "none",
+        k=1,
+        seed=SEED,
+        sampling=sampling if temp is None else replace(sampling, temperature=temp),
+        gpu_layers=layers(ngl, "--ngl"),
+        gpu_layers_draft=layers(ngl_draft, "--ngl-draft"),
+        threads=threads,
+        force=True,
+    )
+
+
+def _out(out: Path | None, source: Path, what: str) -> Path:
+    """Where the draft is to lie. Raises UsageError for a place that is taken, or cannot be written."""
+    from specdec_cli.gguf import parts_of
+
+    stem = source.stem if len(parts_of(source.name)) == 1 else source.stem.rpartition("-of-")[0].rpartition("-")[0]
+    out = out or Path(f"{stem}-{what}.gguf")
+    if out.exists():
+        raise UsageError(f"{out} is there already.", hint="Name another file with --out, or delete that one.")
+    check_writable(out)
+    return out
+
+
+def _prompts(file: Path | None) -> "list[BenchPrompt]":
+    """The user's own, or one of each kind. Raises UsageError."""
+    from specdec_cli.kinds import SHIPPED, read_prompts
+
+    if file is not None:
+        return read_prompts(file)
+    return list({prompt.kind: prompt for prompt in reversed(read_prompts(SHIPPED))}.values())
+
+
+def _speed(worth: "Worth", speedup: float | None) -> str:
+    if speedup is None:
+        return f"is expected to run at {worth.speed:.2f} times plain decoding"
+    return f"ran at {speedup:.2f} times plain decoding"
+
+
+def _give_up(why: str, keep_anyway: bool) -> None:
+    """Raises DraftDoesNotPay, unless the user wants the draft all the same."""
+    if keep_anyway:
+        say(f"This does not pay here: {why}. It is kept, as asked.")
+        return
+    raise DraftDoesNotPay(
+        f"Nothing was kept, because it does not pay here: {why}.",
+        hint="--keep-anyway writes it all the same; specdec bench measures it at length.",
+    )
+
+
+def _show(shop: "Workshop", outcomes: "list[Outcome]", as_json: bool, meaning: str) -> None:
+    """What was tried and what it is worth, which `meaning` explains."""
+    from specdec_cli.ui import words
+    from specdec_cli.ui.table import write_table
+    from specdec_cli.ui.terminal import Terminal
+
+    if as_json:
+        return
+    rows = []
+    for outcome in outcomes:
+        found = outcome.found
+        if isinstance(found, str):
+            rows.append((words.UNKNOWN,) * 5 + (f"{outcome.recipe}: {found}",))
+        else:
+            cells = (words.download(found.n_bytes), words.percent(found.agreement), words.percent(found.cost))
+            worth = shop.worth(outcome.recipe)
+            k = str(worth.k) if worth.k else words.UNKNOWN
+            rows.append((*cells, k, f"{worth.speed:.2f}", str(outcome.recipe)))
+    headers = ("SIZE", "RIGHT", "COST", "K", "WORTH", "MADE AS")
+    write_table(headers, rows, Terminal(sys.stdout, os.environ), right=" ".join(headers[:-1]))
+    print("\nRIGHT: tokens of the target's texts that it would have drafted. COST: of a token, in the target's.")
+    print(meaning)
+
+
+def _document(shop: "Workshop", outcomes: "list[Outcome]", best: "Recipe") -> dict[str, Any]:
+    def one(outcome: "Outcome") -> dict[str, Any]:
+        if isinstance(outcome.found, str):
+            return {"made_as": str(outcome.recipe), "error": outcome.found}
+        return {"made_as": str(outcome.recipe), **asdict(outcome.found), "worth": asdict(shop.worth(outcome.recipe))}
+
+    return {"candidates": [one(outcome) for outcome in outcomes], "best": str(best)}
