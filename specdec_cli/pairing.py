@@ -9,10 +9,11 @@ from specdec_cli.drafters.none import NoDrafter
 from specdec_cli.errors import NoGpu
 from specdec_cli.llama.abort import AbortFlag
 from specdec_cli.llama.devices import add_rpc_server, gpu_devices
+from specdec_cli.llama.head import LlamaHead, open_head
 from specdec_cli.llama.model import LlamaModel
 from specdec_cli.llama.session import LlamaSession
 from specdec_cli.memory import ModelFacts
-from specdec_cli.plan import PairRequest, Say, make_plan
+from specdec_cli.plan import PairRequest, Plan, Say, make_plan
 from specdec_cli.rules import check_rule, make_rule, make_strict
 from specdec_cli.settings import ContextSettings, ModelSettings
 from specdec_cli.strict import Strict
@@ -31,11 +32,21 @@ class OpenModel:
 
 
 @dataclass(frozen=True, slots=True)
+class OpenHead:
+    """A trained head in place of a draft model. The model is the target's where the head is in its file."""
+
+    model: LlamaModel
+    session: LlamaHead
+    facts: ModelFacts
+    context: ContextSettings
+
+
+@dataclass(frozen=True, slots=True)
 class Pair:
     """Everything that generating needs. `tokenizers` is the check's verdict, None without a draft."""
 
     target: OpenModel
-    draft: OpenModel | None
+    draft: OpenModel | OpenHead | None
     drafter: Drafter
     rule: Rule
     end_tokens: frozenset[int]
@@ -55,9 +66,7 @@ def open_pair(request: PairRequest, *, say: Say, abort: AbortFlag) -> Iterator[P
     plan = make_plan(request, say)
     with ExitStack() as stack:
         target = _open(plan.target, plan.target_facts, plan.target_context, abort, stack)
-        draft = None
-        if plan.draft is not None and plan.draft_facts is not None:
-            draft = _open(plan.draft, plan.draft_facts, plan.draft_context, abort, stack)
+        draft = _open_draft(plan, target, abort, stack)
         _check_offload(request, target, say)
         rule = make_rule(request, target.model, plan.n_shared, stack)
         end_tokens = target.model.end_tokens
@@ -83,6 +92,16 @@ def _open(
     return OpenModel(model, session, facts, context)
 
 
+def _open_draft(plan: Plan, target: OpenModel, abort: AbortFlag, stack: ExitStack) -> OpenModel | OpenHead | None:
+    if plan.draft is None or plan.draft_facts is None:
+        return None
+    if plan.head is None:
+        return _open(plan.draft, plan.draft_facts, plan.draft_context, abort, stack)
+    model = target.model if plan.head.is_own else stack.enter_context(LlamaModel(plan.draft, abort=abort))
+    head = stack.enter_context(open_head(model, plan.head, target.session, plan.draft_context, abort))
+    return OpenHead(model, head, plan.draft_facts, plan.draft_context)
+
+
 def drafter_for(pair: Pair, name: str, rule: Rule, p_min: float) -> Drafter:
     """The drafter of this name for an open pair; none, with the reason, where memory cannot be taken back.
 
@@ -92,4 +111,8 @@ def drafter_for(pair: Pair, name: str, rule: Rule, p_min: float) -> Drafter:
     for which, opened in (("target", pair.target), ("draft", draft)):
         if opened is not None and not opened.session.can_rewind and name != "none":
             return NoDrafter(f"the {which}'s memory cannot be taken back (a recurrent or hybrid model)")
-    return DRAFTERS[name](DrafterParts(rule, pair.end_tokens, p_min, draft.session if draft is not None else None))
+    session = draft.session if draft is not None else None
+    head = session if isinstance(session, LlamaHead) else None
+    if name == "model" and head is not None:
+        name = head.name
+    return DRAFTERS[name](DrafterParts(rule, pair.end_tokens, p_min, session, head))

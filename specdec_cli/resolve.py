@@ -12,7 +12,7 @@ from specdec_cli.folders import cache_folder
 from specdec_cli.names import is_repo
 from specdec_cli.presets import HubFile, ModelSource, Preset, load_preset
 
-DRAFTER_NAMES = ("ngram", "none")
+DRAFTER_NAMES = ("ngram", "mtp", "none")
 """What `--draft` can name instead of a model file."""
 
 

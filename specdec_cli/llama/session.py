@@ -11,20 +11,21 @@ import numpy as np
 
 from specdec_cli.errors import DecodeFailed, Interrupted, ModelError, OutOfMemory, SpecdecError, UsageError
 from specdec_cli.llama.abort import AbortFlag
+from specdec_cli.llama.hidden import HiddenRows
 from specdec_cli.llama.log import log
 from specdec_cli.llama.model import LlamaModel
 from specdec_cli.settings import CACHE_TYPE_BYTES, ContextSettings
 from specdec_cli.stats import Evaluation
 from specdec_cli.types import Logits
 
-_CACHE_TYPES = {name: getattr(llama_cpp, f"GGML_TYPE_{name.upper()}", 30) for name in CACHE_TYPE_BYTES}
+CACHE_TYPES = {name: getattr(llama_cpp, f"GGML_TYPE_{name.upper()}", 30) for name in CACHE_TYPE_BYTES}
 # 30 is GGML_TYPE_BF16, which llama_cpp has no name for
-_FLASH_ATTENTION = {
+FLASH_ATTENTION = {
     "auto": llama_cpp.LLAMA_FLASH_ATTN_TYPE_AUTO,
     "on": llama_cpp.LLAMA_FLASH_ATTN_TYPE_ENABLED,
     "off": llama_cpp.LLAMA_FLASH_ATTN_TYPE_DISABLED,
 }
-_ABORTED = 2  # llama_decode's answer when the abort callback said so
+ABORTED = 2  # llama_decode's answer when the abort callback said so
 
 
 class LlamaSession:
@@ -48,7 +49,7 @@ class LlamaSession:
         self._abort = abort
         self._clock = clock
         self._context = _open_context(model, settings, abort)
-        self.cache_bytes = _cache_bytes_from_log()
+        self.cache_bytes = cache_bytes_from_log()
         self._memory = llama_cpp.llama_get_memory(self._context)
         self._batch = llama_cpp.llama_batch_init(settings.n_batch, 0, 1)
         self._fill_constant_fields()
@@ -56,6 +57,7 @@ class LlamaSession:
         self._buffer: Logits = np.empty((0, 0), np.float32)
         self._buffer_address = 0
         self._cached: list[int] = []
+        self._hidden: HiddenRows | None = None
         self.n_ctx = settings.n_ctx  # llama.cpp rounds its own figure up
         self.n_vocab = model.n_vocab
         self.n_evaluated = 0
@@ -101,6 +103,25 @@ class LlamaSession:
         self._evaluate_unscored(tokens[len(self._cached) : first_wanted])
         self._decode(tokens[first_wanted:], first_wanted=0)
         return self._rows(n_last)
+
+    def evaluate(self, tokens: Sequence[int]) -> None:
+        """Make the cache hold exactly `tokens`, asking for no logits. Raises what `score` does."""
+        tokens = list(tokens)
+        self._check(tokens, 1)
+        self._rewind(shared_prefix(self._cached, tokens))
+        self._evaluate_unscored(tokens[len(self._cached) :])
+
+    def capture(self, layers: Sequence[int]) -> HiddenRows:
+        """Keep the inputs of these layers for every token evaluated from here on: see HiddenRows."""
+        self._rewind(0)
+        n_embd = llama_cpp.llama_model_n_embd(self._model.handle)
+        self._hidden = HiddenRows(self._context, layers, n_embd, 2 * self._settings.n_batch)
+        return self._hidden
+
+    @property
+    def handle(self) -> llama_cpp.llama_context_p:
+        """llama.cpp's pointer, for a head that shares this model's tensors."""
+        return self._context
 
     def _rows(self, n: int) -> Logits:
         """The first `n` rows of llama.cpp's buffer. It seldom moves, and wrapping it anew takes 30 microseconds."""
@@ -154,9 +175,13 @@ class LlamaSession:
         self._batch_positions[:n] = self._positions[past : past + n]
         self._batch_wanted[:first_wanted] = 0
         self._batch_wanted[first_wanted:n] = 1
+        if self._hidden is not None:
+            self._hidden.make_room(self._cached, n)
         status = llama_cpp.llama_decode(self._context, self._batch)
         if status != 0:
             self._fail(status)
+        if self._hidden is not None:
+            self._hidden.add(past, n)
         self._cached += chunk
         self.n_evaluated += n
         self.n_passes += 1
@@ -164,7 +189,7 @@ class LlamaSession:
     def _fail(self, status: int) -> None:
         # After an abort some of the batch may already be in the cache: take back all of it.
         self._drop_after(len(self._cached))
-        if status == _ABORTED and self._abort is not None:
+        if status == ABORTED and self._abort is not None:
             raise Interrupted(self._abort.signal_number)
         if status == 1:
             raise DecodeFailed("The context is full.", hint="Use a larger --ctx.")
@@ -176,6 +201,8 @@ class LlamaSession:
         )
 
     def _rewind(self, keep: int) -> None:
+        if self._hidden is not None:
+            keep = self._hidden.from_before(keep)
         if keep < len(self._cached):
             del self._cached[keep:]
             self._drop_after(keep)
@@ -187,11 +214,12 @@ class LlamaSession:
         memories may refuse, or drop less than asked. Starting over is then slow but right.
         """
         done = llama_cpp.llama_memory_seq_rm(self._memory, 0, keep, -1)
-        if done and llama_cpp.llama_memory_seq_pos_max(self._memory, 0) == keep - 1:
-            return
-        llama_cpp.llama_memory_clear(self._memory, True)
-        self._cached = []
-        self.n_resets += 1
+        if not done or llama_cpp.llama_memory_seq_pos_max(self._memory, 0) != keep - 1:
+            llama_cpp.llama_memory_clear(self._memory, True)
+            self._cached = []
+            self.n_resets += 1
+        if self._hidden is not None:
+            self._hidden.keep(len(self._cached))
 
     def close(self) -> None:
         """Free the context; calling it again does nothing."""
@@ -216,8 +244,8 @@ def _open_context(model: LlamaModel, settings: ContextSettings, abort: AbortFlag
     params.n_seq_max = 1
     params.n_outputs_max = settings.max_rows
     params.n_threads = params.n_threads_batch = settings.threads
-    params.type_k = params.type_v = _CACHE_TYPES[settings.cache_type]
-    params.flash_attn_type = _FLASH_ATTENTION[settings.flash_attention]
+    params.type_k = params.type_v = CACHE_TYPES[settings.cache_type]
+    params.flash_attn_type = FLASH_ATTENTION[settings.flash_attention]
     # Rejected drafts and earlier turns are taken back at any distance, so the window must not forget.
     params.swa_full = True
     if abort is not None:
@@ -251,7 +279,7 @@ def _context_error(model: LlamaModel, settings: ContextSettings) -> SpecdecError
 _CACHE_SIZE = re.compile(r"(?:llama_kv_cache|llama_memory_recurrent)\S*: +size = +([\d.]+) MiB")
 
 
-def _cache_bytes_from_log() -> int:
+def cache_bytes_from_log() -> int:
     """What llama.cpp says it took for keys, values and states: a sliding window has two caches."""
     sizes = [float(found[1]) for line in log.lines if (found := _CACHE_SIZE.search(line))]
     return int(sum(sizes) * 2**20)

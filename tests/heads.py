@@ -1,0 +1,166 @@
+"""Tiny trained heads for the planted targets of `planted`: random ones, and ones that are always right.
+
+A target whose output projections are zero carries the one-hot vector of a token through all its layers, so its
+hidden states are known: the input of any layer at position P is e_s, s being the token there. For such a target two
+EAGLE-3 heads can be written down that draft without a mistake:
+
+- `by_token` does not look at the states (its projection is zero). Its keys and queries are random vectors of the
+  token and so long that a position sees only positions with the same token; their values are that token's one-hot
+  vector. Its logits are then log P[token], the target's own. The feed-forward layer makes the vector a thousand times
+  shorter (the last norm undoes that), so that it does not disturb the next step, whose state it is.
+- `by_state` does not look at the tokens (its attention is zero). The target is to follow a permutation,
+  s -> pi(s). The projection turns e_s of position P into the one-hot vector of pi(s), which is the token at P + 1,
+  and the feed-forward layer turns that, and later the head's own state, one step further.
+
+Each is right only if tokens, states and positions are put together as they should be.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+from numpy.typing import NDArray
+from planted import RMS_EPSILON, Chain, Tensors, Vocab, _add_vocab, log_chain, make_vocab
+
+Matrix = NDArray[np.float32]
+
+
+def permutation_chain(n_vocab: int, seed: int, never: int = 3) -> tuple[Chain, NDArray[np.intp]]:
+    """P that follows a permutation with probability 0.999, one circle of all tokens but the first `never`."""
+    circle = np.random.default_rng(seed).permutation(np.arange(never, n_vocab))
+    follows = np.arange(n_vocab)
+    follows[circle] = np.roll(circle, -1)
+    follows[:never] = circle[0]
+    chain = np.full((n_vocab, n_vocab), 0.0)
+    chain[:, never:] = 0.001 / (n_vocab - never - 1)
+    chain[np.arange(n_vocab), follows] = 0.999
+    return chain, follows
+
+
+def write_eagle3(
+    path: Path,
+    n_embd: int,
+    *,
+    layers: tuple[int, ...] = (0, 1, 2),
+    target_width: int | None = None,
+    vocab: Vocab | None | int = None,
+    drafted: NDArray[np.int64] | None = None,
+    own_embeddings: bool = False,
+    own_output: bool = True,
+    seed: int = 0,
+    tensors: Tensors | None = None,
+    metadata: Mapping[str, Any] | None = None,
+) -> Path:
+    """A head of width `n_embd` for a target of `target_width`; random but for `tensors`.
+
+    `vocab` is a tokenizer, a number of tokens without one, or None for a planted target's. `drafted` are the
+    target's ids of a reduced vocabulary.
+    """
+    rng = np.random.default_rng(seed)
+    vocab = make_vocab(n_embd) if vocab is None else vocab
+    n_tokens = vocab if isinstance(vocab, int) else len(vocab)
+    n_drafted = n_tokens if drafted is None else len(drafted)
+    width = 3 * (target_width or n_embd)
+
+    def matrix(n_out: int, n_in: int) -> Matrix:
+        return (rng.normal(size=(n_out, n_in)) / np.sqrt(n_in)).astype(np.float32)
+
+    ones = np.ones(n_embd, np.float32)
+    all_tensors: Tensors = {
+        "fc.weight": matrix(n_embd, width),
+        "output_norm.weight": ones,
+        "blk.0.attn_norm.weight": ones,
+        "blk.0.attn_norm_2.weight": ones,
+        **{f"blk.0.attn_{name}.weight": matrix(n_embd, 2 * n_embd) for name in "qkv"},
+        "blk.0.attn_output.weight": matrix(n_embd, n_embd),
+        "blk.0.ffn_norm.weight": ones,
+        **{f"blk.0.ffn_{name}.weight": matrix(2 * n_embd, n_embd) for name in ("gate", "up")},
+        "blk.0.ffn_down.weight": matrix(n_embd, 2 * n_embd),
+    }
+    if own_output:
+        all_tensors["output.weight"] = 3 * matrix(n_drafted, n_embd)
+    if own_embeddings:
+        all_tensors["token_embd.weight"] = matrix(n_tokens, n_embd)
+    if drafted is not None:
+        all_tensors["d2t"] = drafted.astype(np.int64)
+    writer = _writer(path, "eagle3", n_embd, 1, vocab)
+    writer.add_array("eagle3.target_layers", list(layers))
+    writer.add_uint32("eagle3.target_hidden_size", target_width or n_embd)
+    return _finish(writer, path, all_tensors | (tensors or {}), metadata)
+
+
+def by_token(chain: Chain, seed: int = 0) -> Tensors:
+    """Weights of a head that draws from `chain` exactly: see the module's text."""
+    n = len(chain)
+    nothing = np.zeros((n, n))
+    keys = np.hstack([np.random.default_rng(seed).normal(size=(n, n)) / np.sqrt(n), nothing]).astype(np.float32)
+    return {
+        "fc.weight": np.zeros((n, 3 * n), np.float32),
+        "blk.0.attn_q.weight": 40 * keys,
+        "blk.0.attn_k.weight": keys,
+        "blk.0.attn_v.weight": np.hstack([np.eye(n), nothing]).astype(np.float32),
+        "blk.0.attn_output.weight": np.eye(n, dtype=np.float32),
+        **_added(-0.999 * np.eye(n)),
+        "output.weight": (log_chain(chain).T / np.sqrt(n)).astype(np.float32),
+    }
+
+
+def by_state(chain: Chain, follows: NDArray[np.intp]) -> Tensors:
+    """Weights of a head that follows a permutation: see the module's text."""
+    n = len(chain)
+    step, nothing = np.zeros((n, n)), np.zeros((n, n))
+    step[follows, np.arange(n)] = 1.0
+    return {
+        "fc.weight": np.hstack([nothing, step, nothing]).astype(np.float32),
+        "blk.0.attn_output.weight": np.zeros((n, n), np.float32),
+        **_added(step - np.eye(n)),
+        "output.weight": (30 * np.eye(n) / np.sqrt(n)).astype(np.float32),
+    }
+
+
+def _added(change: NDArray[np.float64]) -> Tensors:
+    """A feed-forward layer that adds `change` e_s to a one-hot vector e_s, whose norm is root(n) long."""
+    n, gate = len(change), 20.0  # of 20, SiLU is 20
+    return {
+        "blk.0.ffn_gate.weight": np.full((2 * n, n), gate / np.sqrt(n), np.float32),
+        "blk.0.ffn_up.weight": np.vstack([np.eye(n), np.zeros((n, n))]).astype(np.float32),
+        "blk.0.ffn_down.weight": np.hstack([change / (gate * np.sqrt(n)), np.zeros((n, n))]).astype(np.float32),
+    }
+
+
+def _writer(path: Path, arch: str, n_embd: int, n_layers: int, vocab: Vocab | int, n_head: int = 4) -> gguf.GGUFWriter:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    writer = gguf.GGUFWriter(path, arch)
+    writer.add_name(path.stem)
+    writer.add_context_length(4096)
+    writer.add_embedding_length(n_embd)
+    writer.add_block_count(n_layers)
+    writer.add_feed_forward_length(2 * n_embd)
+    writer.add_head_count(n_head)
+    writer.add_layer_norm_rms_eps(RMS_EPSILON)
+    if isinstance(vocab, int):
+        writer.add_tokenizer_model("none")
+        writer.add_vocab_size(vocab)
+    else:
+        _add_vocab(writer, vocab)
+    return writer
+
+
+def _finish(writer: gguf.GGUFWriter, path: Path, tensors: Tensors, metadata: Mapping[str, Any] | None) -> Path:
+    for key, value in (metadata or {}).items():
+        writer.kv_data[0].pop(key, None)
+        if isinstance(value, bool):
+            writer.add_bool(key, value)
+        elif isinstance(value, int):
+            writer.add_uint32(key, value)
+        elif isinstance(value, list):
+            writer.add_array(key, value)
+    for name, tensor in tensors.items():
+        writer.add_tensor(name, tensor)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
