@@ -4,12 +4,12 @@ A head is no language model of its own: it reads hidden states of the target it 
 the process, or hands out zeros, where a head and a target do not go together; so everything of the kind is settled
 here, from headers alone, and told in words.
 
-| kind            | general.architecture | reads                                  | after                                |
-|-----------------|----------------------|----------------------------------------|--------------------------------------|
-| eagle3          | eagle3               | the inputs of three layers             | Li et al., arXiv 2503.01840          |
-| dflash, dflash2 | dflash               | the inputs of some layers              | drafts a whole block in one pass     |
-| dspark          | dflash               | the same; has a Markov head            | the same, each token from the one before |
-| mtp             | the target's         | the state that the output layer gets   | "NextN" layers of the target's file, or of one beside it |
+| kind            | architecture | reads                                | and                                       |
+|-----------------|--------------|--------------------------------------|-------------------------------------------|
+| eagle3          | eagle3       | the inputs of three layers           | Li et al., arXiv 2503.01840               |
+| dflash, dflash2 | dflash       | the inputs of some layers            | fills a block of places in one pass       |
+| dspark          | dflash       | the same                             | draws each place from the one before      |
+| mtp             | the target's | the state that the output layer gets | is in the target's file or in one beside  |
 """
 
 import math
@@ -32,24 +32,72 @@ OUTPUT_STATE = -1
 _OTHER_DRAFT = "Use an ordinary draft model of the same family, or --draft ngram."
 _DAMAGED = "The file is damaged, or was not converted by llama.cpp's converter."
 
-_TELLS_LAYERS = frozenset(
-    "bailingmoe3 deepseek4 gemma4 gpt-oss hunyuan-dense hunyuan_vl lfm2 lfm2moe llama mimo2 minimax-01 minimax-m2 "
-    "muse-glimmer nanbeige nemotron_h nemotron_h_moe qwen3 qwen35 qwen35moe qwen3moe qwen3next".split()
-)
+_TELLS_LAYERS = {
+    "bailingmoe3",
+    "deepseek4",
+    "gemma4",
+    "gpt-oss",
+    "hunyuan-dense",
+    "hunyuan_vl",
+    "lfm2",
+    "lfm2moe",
+    "llama",
+    "mimo2",
+    "minimax-01",
+    "minimax-m2",
+    "muse-glimmer",
+    "nanbeige",
+    "nemotron_h",
+    "nemotron_h_moe",
+    "qwen3",
+    "qwen35",
+    "qwen35moe",
+    "qwen3moe",
+    "qwen3next",
+}
 """Architectures whose graphs tell the inputs of their layers (t_layer_inp in llama.cpp's src/models). qwen4exp sets it
 as well, to a row that is several times as wide as llama.cpp then demands."""
-_TELLS_LAST_LAYER = frozenset("deepseek4 mimo2 nemotron_h nemotron_h_moe".split())
+_TELLS_LAST_LAYER = {"deepseek4", "mimo2", "nemotron_h", "nemotron_h_moe"}
 """Those that also tell what leaves the last layer, as input number n_layers."""
-_TELLS_OUTPUT_STATE = frozenset(
-    "bailingmoe3 cohere2moe deepseek2 deepseek32 deepseek4 gemma4 glm-dsa glm4moe glm5-next hy_v3 mimo2 nemotron_h "
-    "nemotron_h_moe gpt-oss qwen35 qwen35moe qwen3next step35".split()
-)
+_TELLS_OUTPUT_STATE = {
+    "bailingmoe3",
+    "cohere2moe",
+    "deepseek2",
+    "deepseek32",
+    "deepseek4",
+    "gemma4",
+    "glm-dsa",
+    "glm4moe",
+    "glm5-next",
+    "hy_v3",
+    "mimo2",
+    "nemotron_h",
+    "nemotron_h_moe",
+    "gpt-oss",
+    "qwen35",
+    "qwen35moe",
+    "qwen3next",
+    "step35",
+}
 """Those that set h_nextn; the others give zeros."""
-_HAS_MTP_GRAPH = frozenset(
-    "bailingmoe3 cohere2moe deepseek2 deepseek32 deepseek4 glm-dsa glm4moe glm5-next hy_v3 mimo2 nemotron_h_moe "
-    "qwen35 qwen35moe qwen3next step35".split()
-)
-_SEVERAL_MTP_LAYERS = frozenset("glm5-next hy_v3 mimo2 step35".split())
+_HAS_MTP_GRAPH = {
+    "bailingmoe3",
+    "cohere2moe",
+    "deepseek2",
+    "deepseek32",
+    "deepseek4",
+    "glm-dsa",
+    "glm4moe",
+    "glm5-next",
+    "hy_v3",
+    "mimo2",
+    "nemotron_h_moe",
+    "qwen35",
+    "qwen35moe",
+    "qwen3next",
+    "step35",
+}
+_SEVERAL_MTP_LAYERS = {"glm5-next", "hy_v3", "mimo2", "step35"}
 """The graphs of the others end the process over a file with more than one."""
 
 
@@ -88,6 +136,11 @@ def head_kind(headers: Headers) -> Kind | None:
     return None
 
 
+def needs_tokenizer(headers: Headers) -> bool:
+    """Whether a file without a tokenizer is of no use: a head may know tokens by their number alone."""
+    return head_kind(headers) is None or _has_tokenizer(headers[0])
+
+
 def refuse_as_target(headers: Headers, name: str) -> None:
     """A head cannot write. Raises ModelError."""
     kind = head_kind(headers)
@@ -100,27 +153,39 @@ def refuse_as_target(headers: Headers, name: str) -> None:
     )
 
 
-def read_head(headers: Headers, target: Headers, path: Path) -> HeadFacts | None:
-    """The facts of the head in `path` and that it goes with the target; None for an ordinary model.
+def read_head(headers: Headers, target: Headers, name: str, file: Path | None = None) -> HeadFacts | None:
+    """The facts of the head called `name` and that it goes with the target; None for an ordinary model.
 
-    Raises ModelError.
+    In `file`, if it is here, the table of the head's tokens is looked at as well. Raises ModelError.
     """
     kind = head_kind(headers)
     if headers[0].architecture == "gemma4-assistant":
         raise ModelError(
-            f"{path.name} is a head that writes into its target's cache (gemma4-assistant), which is not supported.",
+            f"{name} is a head that writes into its target's cache (gemma4-assistant), which is not supported.",
             hint=_OTHER_DRAFT,
         )
     if kind is None:
         return None
     if kind == "mtp":
-        return _mtp(headers, target, path.name, is_own=False)
-    return _layer_head(kind, headers, target, path)
+        return _mtp(headers, target, name, is_own=False)
+    return _layer_head(kind, headers, target, name, file)
 
 
 def own_head(target: Headers, name: str) -> HeadFacts:
     """The head inside the target's own file. Raises ModelError."""
     return _mtp(target, target, name, is_own=True)
+
+
+def described(head: HeadFacts, name: str) -> str:
+    """What a head is, in a line for the user."""
+    if head.kind == "mtp":
+        where = (
+            "the target's own layers for further tokens" if head.is_own else f"{name} holds such layers for the target"
+        )
+        return f"head: {head.kind}, {where}"
+    layers = ", ".join("last" if i == OUTPUT_STATE else str(i) for i in head.layers)
+    block = f", at most {head.longest} tokens at once" if head.longest else ""
+    return f"head: {name} is a trained head ({head.kind}), reads layers {layers} of the target{block}"
 
 
 def own_part(facts: ModelFacts, target: Headers) -> tuple[ModelFacts, ModelFacts]:
@@ -197,16 +262,16 @@ _MORE_MTP_TENSORS: Mapping[str, Sequence[str]] = {
 """What the graph of an architecture demands of an MTP layer (GGML_ASSERT)."""
 
 
-def _layer_head(kind: Kind, headers: Headers, target: Headers, path: Path) -> HeadFacts:
+def _layer_head(kind: Kind, headers: Headers, target: Headers, name: str, file: Path | None) -> HeadFacts:
     """EAGLE-3 and the DFlash family."""
-    header, name = headers[0], path.name
+    header = headers[0]
     layers = _layers(kind, header, target[0], name)
     width = header.number("target_hidden_size" if kind == "eagle3" else "embedding_length")
     _same("hidden size", width, target[0].number("embedding_length"), name)
     _check_shape(kind, header, name)
     if not _n_tokens(header):
         raise ModelError(f"{name} says nothing of its vocabulary.", hint=_DAMAGED)
-    _check_ends(headers, target, path)
+    _check_ends(headers, target, name, file)
     if kind == "eagle3":
         return HeadFacts(kind, layers, _n_tokens(header), _has_tokenizer(header))
     return _block_head(kind, headers, layers, name)
@@ -255,9 +320,9 @@ def _check_shape(kind: Kind, header: GgufHeader, name: str) -> None:
             raise ModelError(f"{name} {what}.", hint=_DAMAGED)
 
 
-def _check_ends(headers: Headers, target: Headers, path: Path) -> None:
+def _check_ends(headers: Headers, target: Headers, name: str, file: Path | None) -> None:
     """Token embeddings and output matrix: the head's own, or the target's, of a shape that its graph can use."""
-    header, name = headers[0], path.name
+    header = headers[0]
     tensors, theirs = ({t.name: t for t in _tensors(part)} for part in (headers, target))
     n_embd, n_tokens, d2t = header.number("embedding_length"), _n_tokens(header), tensors.get("d2t")
     embedding, output = tensors.get("token_embd.weight"), tensors.get("output.weight")
@@ -282,13 +347,14 @@ def _check_ends(headers: Headers, target: Headers, path: Path) -> None:
             f"{name} drafts {n_drafted} tokens, but its output matrix has {_n_rows(output)} rows.", hint=_DAMAGED
         )
     if d2t is not None:
-        _check_d2t(d2t, n_tokens, headers, path)
+        if d2t.type != "I64" or len(d2t.shape) != 1 or d2t not in headers[0].tensors:
+            raise ModelError(f"{name} has a table of its tokens (d2t) of the wrong kind.", hint=_DAMAGED)
+        if file is not None:
+            _check_d2t(d2t, n_tokens, file)
 
 
-def _check_d2t(d2t: TensorInfo, n_tokens: int, headers: Headers, path: Path) -> None:
+def _check_d2t(d2t: TensorInfo, n_tokens: int, path: Path) -> None:
     """The target's ids of the tokens that the head drafts: llama.cpp writes to these rows unseen."""
-    if d2t.type != "I64" or len(d2t.shape) != 1 or d2t not in headers[0].tensors:
-        raise ModelError(f"{path.name} has a table of its tokens (d2t) of the wrong kind.", hint=_DAMAGED)
     with path.open("rb") as file:
         file.seek(d2t.offset)
         ids = struct.unpack(f"<{d2t.shape[0]}q", file.read(d2t.n_bytes))

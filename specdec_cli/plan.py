@@ -9,7 +9,7 @@ from specdec_cli.errors import NoGpu, UsageError
 from specdec_cli.facts import model_facts
 from specdec_cli.fit import Fit, Gpu, Machine, Sized, changes, place
 from specdec_cli.gguf import read_model
-from specdec_cli.heads import HeadFacts, own_head, own_part, read_head, refuse_as_target
+from specdec_cli.heads import HeadFacts, described, own_head, own_part, read_head, refuse_as_target
 from specdec_cli.llama.build import versions
 from specdec_cli.llama.devices import built_for_gpu, devices_named, gpu_devices
 from specdec_cli.llama.model import read_vocabulary
@@ -81,7 +81,7 @@ class Plan:
 
 
 HEAD_BATCH = 64
-"""Rows that a head reads at once. Its graph makes logits of all of them, wanted or not, so more would take much memory."""
+"""Rows that a head reads at once. Its graph makes logits of all of them, wanted or not: more would take much memory."""
 
 
 def make_plan(request: PairRequest, say: Say) -> Plan:
@@ -99,7 +99,10 @@ def make_plan(request: PairRequest, say: Say) -> Plan:
         draft_facts, facts = own_part(facts, headers)
     elif request.draft is not None:
         draft_headers = read_model(request.draft)
-        head, draft_facts = read_head(draft_headers, headers, request.draft), model_facts(draft_headers)
+        head, draft_facts = (
+            read_head(draft_headers, headers, request.draft.name, request.draft),
+            model_facts(draft_headers),
+        )
         if head is not None and not head.has_tokenizer:
             tokenizers = f"{request.draft.name} has no tokenizer of its own; it knows {head.n_tokens:,} tokens"
             n_shared = min(n_shared, head.n_tokens)
@@ -111,9 +114,9 @@ def make_plan(request: PairRequest, say: Say) -> Plan:
         notes = size_notes(facts, draft_facts, force=request.force) if head is None else []
         for note in (*notes, *cache_notes(request.cache_type_draft)):
             say(note)
-    contexts = _contexts(request, facts, draft_facts, say)
     if head is not None:
-        contexts = contexts[0], _head_context(contexts[1], request.k)
+        say(described(head, (request.draft or request.target).name))
+    contexts = _contexts(request, facts, draft_facts, say, is_head=head is not None)
     fit = _fit(request, *_sized(facts, draft_facts, contexts), say)
     common = ModelSettings(
         request.target,
@@ -138,7 +141,7 @@ def make_plan(request: PairRequest, say: Say) -> Plan:
 
 
 def _head_context(context: ContextSettings, k: int) -> ContextSettings:
-    n_batch = max(HEAD_BATCH, k + 1)
+    n_batch = min(max(HEAD_BATCH, k + 1), context.n_ctx)
     return replace(context, n_batch=n_batch, n_ubatch=n_batch, max_rows=n_batch)
 
 
@@ -154,7 +157,7 @@ def size_notes(target: ModelFacts, draft: ModelFacts, *, force: bool) -> list[st
 
 
 def _contexts(
-    request: PairRequest, facts: ModelFacts, draft_facts: ModelFacts | None, say: Say
+    request: PairRequest, facts: ModelFacts, draft_facts: ModelFacts | None, say: Say, *, is_head: bool
 ) -> tuple[ContextSettings, ContextSettings]:
     """Settings of both contexts: the draft's follow the target's unless asked otherwise."""
     n_ctx = _context_length(request.n_ctx, DEFAULT_CONTEXT, facts, "the target", say)
@@ -180,7 +183,7 @@ def _contexts(
         cache_type=request.cache_type_draft,
         max_rows=1,
     )
-    return target, draft
+    return target, _head_context(draft, request.k) if is_head else draft
 
 
 def _context_length(asked: int | None, default: int, facts: ModelFacts, which: str, say: Say) -> int:
@@ -228,10 +231,10 @@ def _fit(request: PairRequest, target: Sized, draft: Sized | None, say: Say) -> 
 
 
 def size_up(
-    request: PairRequest, facts: ModelFacts, draft_facts: ModelFacts | None, say: Say
+    request: PairRequest, facts: ModelFacts, draft_facts: ModelFacts | None, say: Say, *, is_head: bool = False
 ) -> tuple[Sized, Sized | None]:
     """Both models with the contexts that a run with this request would give them."""
-    return _sized(facts, draft_facts, _contexts(request, facts, draft_facts, say))
+    return _sized(facts, draft_facts, _contexts(request, facts, draft_facts, say, is_head=is_head))
 
 
 def _sized(

@@ -29,6 +29,11 @@ class Resolved:
     drafter: str
     preset: Preset | None
 
+    @property
+    def has_model(self) -> bool:
+        """Whether a model or a head drafts: one of its own file, or the layers for that in the target's."""
+        return self.draft is not None or self.drafter == "mtp"
+
 
 def resolve(model: str, draft: str | None, quantize: Quantize, find: Find, say: Callable[[str], None]) -> Resolved:
     """`model` is a preset's name or a GGUF path; `draft` overrides the preset's own. Asks no network.

@@ -126,7 +126,7 @@ class Head(Protocol):
 
     @property
     def confidence(self) -> float | None:
-        """How sure it is, from 0 to 1, of what may come where the last row was given; None if it was not taught that."""
+        """How sure it is, from 0 to 1, of what comes where the last row was given; None if it was not taught that."""
         ...
 
     def start(self, tokens: Sequence[int], k: int) -> NDArray[np.float32]:

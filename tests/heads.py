@@ -6,8 +6,9 @@ EAGLE-3 heads can be written down that draft without a mistake:
 
 - `by_token` does not look at the states (its projection is zero). Its keys and queries are random vectors of the
   token and so long that a position sees only positions with the same token; their values are that token's one-hot
-  vector. Its logits are then log P[token], the target's own. The feed-forward layer makes the vector a thousand times
-  shorter (the last norm undoes that), so that it does not disturb the next step, whose state it is.
+  vector. Its logits are then log P[token], the target's own. The feed-forward layer makes all that a thousand times
+  shorter (the last norm undoes it), so that it does not disturb the next step, whose state it is; for the layer to be
+  linear the values carry a long vector in the place of token 0 as well, which must never come.
 - `by_state` does not look at the tokens (its attention is zero). The target is to follow a permutation,
   s -> pi(s). The projection turns e_s of position P into the one-hot vector of pi(s), which is the token at P + 1,
   and the feed-forward layer turns that, and later the head's own state, one step further.
@@ -17,12 +18,25 @@ Each is right only if tokens, states and positions are put together as they shou
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import gguf
 import numpy as np
 from numpy.typing import NDArray
-from planted import RMS_EPSILON, Chain, Tensors, Vocab, _add_vocab, log_chain, make_vocab
+from planted import (
+    RMS_EPSILON,
+    Chain,
+    Tensors,
+    Vocab,
+    _add_vocab,
+    _ends,
+    _feed_forward,
+    _keys,
+    _Shape,
+    _Weights,
+    log_chain,
+    make_vocab,
+)
 
 Matrix = NDArray[np.float32]
 
@@ -45,7 +59,7 @@ def write_eagle3(
     *,
     layers: tuple[int, ...] = (0, 1, 2),
     target_width: int | None = None,
-    vocab: Vocab | None | int = None,
+    vocab: Vocab | int | None = None,
     drafted: NDArray[np.int64] | None = None,
     own_embeddings: bool = False,
     own_output: bool = True,
@@ -93,17 +107,21 @@ def write_eagle3(
 
 def by_token(chain: Chain, seed: int = 0) -> Tensors:
     """Weights of a head that draws from `chain` exactly: see the module's text."""
-    n = len(chain)
-    nothing = np.zeros((n, n))
+    n, long = len(chain), 30.0
+    nothing, values, gate = np.zeros((n, n)), np.eye(n), np.zeros(n)
+    values[0] = long
+    gate[0] = 1.0
     keys = np.hstack([np.random.default_rng(seed).normal(size=(n, n)) / np.sqrt(n), nothing]).astype(np.float32)
+    logits = long * log_chain(chain).T
+    logits[:, 0] = 0.0
     return {
         "fc.weight": np.zeros((n, 3 * n), np.float32),
         "blk.0.attn_q.weight": 40 * keys,
         "blk.0.attn_k.weight": keys,
-        "blk.0.attn_v.weight": np.hstack([np.eye(n), nothing]).astype(np.float32),
+        "blk.0.attn_v.weight": np.hstack([values / np.sqrt(n), nothing]).astype(np.float32),
         "blk.0.attn_output.weight": np.eye(n, dtype=np.float32),
-        **_added(-0.999 * np.eye(n)),
-        "output.weight": (log_chain(chain).T / np.sqrt(n)).astype(np.float32),
+        **_added(-0.999 * long * np.eye(n), gate),
+        "output.weight": (logits / np.sqrt(n)).astype(np.float32),
     }
 
 
@@ -115,19 +133,88 @@ def by_state(chain: Chain, follows: NDArray[np.intp]) -> Tensors:
     return {
         "fc.weight": np.hstack([nothing, step, nothing]).astype(np.float32),
         "blk.0.attn_output.weight": np.zeros((n, n), np.float32),
-        **_added(step - np.eye(n)),
+        **_added(step - np.eye(n), np.ones(n)),
         "output.weight": (30 * np.eye(n) / np.sqrt(n)).astype(np.float32),
     }
 
 
-def _added(change: NDArray[np.float64]) -> Tensors:
-    """A feed-forward layer that adds `change` e_s to a one-hot vector e_s, whose norm is root(n) long."""
-    n, gate = len(change), 20.0  # of 20, SiLU is 20
+def _added(change: NDArray[np.float64], gate: NDArray[np.float64]) -> Tensors:
+    """A feed-forward layer that adds `change` x / sqrt(n) to a vector x that its norm and `gate` make sqrt(n) long."""
+    n, large = len(change), 20.0  # SiLU leaves that as it is
+    nothing = np.zeros((n, n))
     return {
-        "blk.0.ffn_gate.weight": np.full((2 * n, n), gate / np.sqrt(n), np.float32),
-        "blk.0.ffn_up.weight": np.vstack([np.eye(n), np.zeros((n, n))]).astype(np.float32),
-        "blk.0.ffn_down.weight": np.hstack([change / (gate * np.sqrt(n)), np.zeros((n, n))]).astype(np.float32),
+        "blk.0.ffn_gate.weight": np.vstack([np.tile(large * gate / np.sqrt(n), (n, 1)), nothing]).astype(np.float32),
+        "blk.0.ffn_up.weight": np.vstack([np.eye(n), nothing]).astype(np.float32),
+        "blk.0.ffn_down.weight": np.hstack([change / (large * np.sqrt(n)), nothing]).astype(np.float32),
     }
+
+
+def write_mtp(
+    path: Path,
+    chain: Chain,
+    *,
+    part: Literal["both", "trunk", "head"] = "both",
+    reads: Literal["token", "state", "random"] = "random",
+    follows: NDArray[np.intp] | None = None,
+    n_nextn: int = 1,
+    mixing: float = 0.0,
+    seed: int = 0,
+    metadata: Mapping[str, Any] | None = None,
+    without: str = "",
+) -> Path:
+    """A planted model of the architecture glm4moe with a layer that predicts a further token, or one of the two alone.
+
+    Such a layer joins a token's embedding and the target's last state, both normed. If it `reads` one of them and
+    nothing else it is always right: the token for any chain, the state for a permutation (`follows`).
+    """
+    n, trunk = len(chain), 2
+    weights = _Weights(seed, np.dtype(np.float32), mixing)
+    shape = _Shape(n, trunk, 4, 2 * n, 0, 4096)
+    ones, nothing, step = np.ones(n, np.float32), np.zeros((n, n)), np.zeros((n, n))
+    if follows is not None:
+        step[follows, np.arange(n)] = 1.0
+
+    def attention() -> Tensors:
+        return {
+            **_keys(weights, shape),
+            "attn_output.weight": weights.back(n, n),
+            "post_attention_norm.weight": ones,
+        }
+
+    tensors: Tensors = {**_ends(chain, 0, 0.0, np.dtype(np.float32)), "output_norm.weight": ones}
+    for layer in range(trunk if part != "head" else 0):
+        ffn = {**_feed_forward(weights, shape), "ffn_down.weight": weights.back(n, 2 * n)}
+        del ffn["ffn_norm.weight"]
+        tensors |= {f"blk.{layer}.{name}": tensor for name, tensor in {**attention(), **ffn}.items()}
+    joined = {
+        "token": np.hstack([np.eye(n), nothing]),
+        "state": np.hstack([nothing, step]),
+        "random": np.random.default_rng(seed).normal(size=(n, 2 * n)) / np.sqrt(2 * n),
+    }
+    for layer in range(trunk, trunk + n_nextn if part != "trunk" else trunk):
+        experts = {
+            "ffn_gate_inp.weight": weights.inner(_EXPERTS, n),
+            "exp_probs_b.bias": np.zeros(_EXPERTS, np.float32),
+            **{f"ffn_{name}_exps.weight": weights.inner(_EXPERTS * 32, n).reshape(_EXPERTS, 32, n) for name in ("gate", "up")},
+            "ffn_down_exps.weight": np.zeros((_EXPERTS, n, 32), np.float32),
+            **{f"ffn_{name}_shexp.weight": weights.inner(32, n) for name in ("gate", "up")},
+            "ffn_down_shexp.weight": np.zeros((n, 32), np.float32),
+            "nextn.eh_proj.weight": (joined[reads] / np.sqrt(n)).astype(np.float32),
+            "nextn.enorm.weight": ones,
+            "nextn.hnorm.weight": ones,
+        }
+        tensors |= {f"blk.{layer}.{name}": tensor for name, tensor in {**attention(), **experts}.items()}
+    writer = _writer(path, "glm4moe", n, trunk + n_nextn, make_vocab(n))
+    writer.add_nextn_predict_layers(n_nextn)
+    writer.add_leading_dense_block_count(trunk)
+    writer.add_expert_count(_EXPERTS)
+    writer.add_expert_used_count(1)
+    writer.add_expert_shared_count(1)
+    writer.add_expert_feed_forward_length(32)
+    return _finish(writer, path, {k: v for k, v in tensors.items() if k != without}, metadata)
+
+
+_EXPERTS = 2
 
 
 def _writer(path: Path, arch: str, n_embd: int, n_layers: int, vocab: Vocab | int, n_head: int = 4) -> gguf.GGUFWriter:

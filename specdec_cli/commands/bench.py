@@ -158,7 +158,7 @@ def bench(
     request = PairRequest(
         target=files.target,
         draft=files.draft,
-        drafter="none",
+        drafter="mtp" if files.drafter == "mtp" else "none",
         k=max(setting.k for setting in settings),
         seed=SEED,
         sampling=replace(sampling, temperature=temperatures[0]),
@@ -243,11 +243,11 @@ def _settings(
 
     if not all(key > 0 for key in ks) or not ks:
         raise UsageError("--k needs lengths of 1 or more.", hint="Plain decoding is always measured beside them.")
-    wanted = drafters or (["model", "ngram"] if files.draft is not None else ["ngram"])
+    wanted = drafters or (["model", "ngram"] if files.has_model else ["ngram"])
     unknown = set(wanted) - {"model", "ngram"}
     if unknown:
         raise UsageError(f"--drafter cannot be {min(unknown)!r}.", hint="Use model, ngram or both: model,ngram.")
-    if "model" in wanted and files.draft is None:
+    if "model" in wanted and not files.has_model:
         raise UsageError("There is no draft model to measure.", hint="Give one with --draft, or use --drafter ngram.")
     found = []
     for temperature in temperatures:

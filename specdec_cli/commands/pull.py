@@ -90,7 +90,7 @@ def _pull_own(target: str | None, draft: str | None, save: str | None, **options
 
     if target is None:
         raise UsageError("--draft needs a --target.", hint="Name the model that it is to draft for.")
-    if draft in ("ngram", "none"):
+    if draft in ("ngram", "mtp", "none"):
         raise UsageError(f"--draft {draft} needs nothing from the Hub.", hint="Leave it out.")
     if save is not None:
         check_new_name(save)

@@ -49,7 +49,8 @@ def run(
     draft: Annotated[
         str | None,
         typer.Option(
-            help="Draft GGUF, or ngram, or none (plain decoding). A preset brings its own.", rich_help_panel=_DRAFTING
+            help="Draft GGUF (a model or a trained head), or ngram, mtp or none. A preset brings its own.",
+            rich_help_panel=_DRAFTING,
         ),
     ] = None,
     k: Annotated[
