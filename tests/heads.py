@@ -195,7 +195,10 @@ def write_mtp(
         experts = {
             "ffn_gate_inp.weight": weights.inner(_EXPERTS, n),
             "exp_probs_b.bias": np.zeros(_EXPERTS, np.float32),
-            **{f"ffn_{name}_exps.weight": weights.inner(_EXPERTS * 32, n).reshape(_EXPERTS, 32, n) for name in ("gate", "up")},
+            **{
+                f"ffn_{name}_exps.weight": weights.inner(_EXPERTS * 32, n).reshape(_EXPERTS, 32, n)
+                for name in ("gate", "up")
+            },
             "ffn_down_exps.weight": np.zeros((_EXPERTS, n, 32), np.float32),
             **{f"ffn_{name}_shexp.weight": weights.inner(32, n) for name in ("gate", "up")},
             "ffn_down_shexp.weight": np.zeros((n, 32), np.float32),
@@ -215,6 +218,77 @@ def write_mtp(
 
 
 _EXPERTS = 2
+
+
+def write_dflash(
+    path: Path,
+    n_embd: int,
+    kind: Literal["dflash", "dflash2", "dspark"] = "dflash",
+    *,
+    layers: tuple[int, ...] = (0, 2),
+    block: int = 6,
+    mask: int | None = 0,
+    drafted: NDArray[np.int64] | None = None,
+    chain: Chain | None = None,
+    confidence: bool = True,
+    seed: int = 0,
+    tensors: Tensors | None = None,
+    metadata: Mapping[str, Any] | None = None,
+) -> Path:
+    """A head of the DFlash family; with `chain` a DSpark head whose Markov part knows it and whose rest is silent."""
+    rng = np.random.default_rng(seed)
+    vocab = make_vocab(n_embd)
+    n_drafted = n_embd if drafted is None else len(drafted)
+    rank = n_embd if chain is not None else 32
+
+    def matrix(n_out: int, n_in: int) -> Matrix:
+        return (rng.normal(size=(n_out, n_in)) / np.sqrt(n_in)).astype(np.float32)
+
+    ones, head = np.ones(n_embd, np.float32), np.ones(n_embd // 4, np.float32)
+    all_tensors: Tensors = {
+        "fc.weight": matrix(n_embd, len(layers) * n_embd),
+        "enc.output_norm.weight": ones,
+        "output_norm.weight": ones,
+        "output.weight": 3 * matrix(n_drafted, n_embd),
+        "blk.0.attn_norm.weight": ones,
+        **{f"blk.0.attn_{name}.weight": matrix(n_embd, n_embd) for name in ("q", "k", "v", "output")},
+        "blk.0.attn_q_norm.weight": head,
+        "blk.0.attn_k_norm.weight": head,
+        "blk.0.ffn_norm.weight": ones,
+        **{f"blk.0.ffn_{name}.weight": matrix(2 * n_embd, n_embd) for name in ("gate", "up")},
+        "blk.0.ffn_down.weight": matrix(n_embd, 2 * n_embd),
+    }
+    if drafted is not None:
+        all_tensors["d2t"] = drafted.astype(np.int64)
+    if kind == "dspark":
+        all_tensors["markov_w1.weight"] = (
+            np.eye(n_embd, dtype=np.float32) if chain is not None else matrix(n_embd, rank)
+        )
+        all_tensors["markov_w2.weight"] = matrix(n_drafted, rank)
+        if confidence:
+            all_tensors["conf_proj.weight"] = matrix(1, n_embd + rank)
+        if chain is not None:
+            all_tensors["markov_w2.weight"] = log_chain(chain).T.astype(np.float32)
+            all_tensors["output.weight"] = np.zeros((n_embd, n_embd), np.float32)
+    writer = _writer(path, "dflash", n_embd, 1, vocab)
+    writer.add_array("dflash.target_layers", list(layers))
+    writer.add_uint32("dflash.block_size", block)
+    if mask is not None:
+        writer.add_mask_token_id(mask)
+    if kind == "dflash2":
+        all_tensors |= {
+            "selector_predecessor.weight": matrix(n_embd, rank),
+            "selector_successor.weight": matrix(n_embd, rank),
+            "selector_hidden.weight": matrix(rank, n_embd),
+        }
+        kernel, group = 2, 80
+        for part in ("attn", "ffn"):
+            all_tensors[f"blk.0.{part}_conv_base"] = rng.normal(size=(2, kernel, n_embd)).astype(np.float32)
+            all_tensors[f"blk.0.{part}_conv_proj.weight"] = matrix(2 * kernel * n_embd // group, n_embd)
+        for key, value in (("conv_kernel_size", kernel), ("conv_group_size", group), ("selector_rank", rank)):
+            writer.add_uint32(f"dflash.{key}", value)
+        writer.add_uint32("dflash.selector_top_k", 4)
+    return _finish(writer, path, all_tensors | (tensors or {}), metadata)
 
 
 def _writer(path: Path, arch: str, n_embd: int, n_layers: int, vocab: Vocab | int, n_head: int = 4) -> gguf.GGUFWriter:

@@ -119,7 +119,7 @@ class LlamaHead:
 
     def _keep_up(self, tokens: Sequence[int]) -> None:
         """Read what the target has evaluated before its rows are dropped. A head that fails must not end a text."""
-        if self._failure is not None:
+        if self._failure is not None or len(tokens) > self.n_ctx:
             return
         try:
             self._catch_up(list(tokens), len(tokens) - 1, again=0)
