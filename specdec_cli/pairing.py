@@ -9,7 +9,8 @@ from specdec_cli.drafters.none import NoDrafter
 from specdec_cli.errors import NoGpu
 from specdec_cli.llama.abort import AbortFlag
 from specdec_cli.llama.devices import add_rpc_server, gpu_devices
-from specdec_cli.llama.head import LlamaHead, open_head
+from specdec_cli.llama.head import LlamaHead
+from specdec_cli.llama.head_kinds import open_head
 from specdec_cli.llama.model import LlamaModel
 from specdec_cli.llama.session import LlamaSession
 from specdec_cli.memory import ModelFacts

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from fakes import FakeClock, FakeLM, HashLM, TableLM
+from fakes import FakeClock, FakeHead, FakeLM, HashLM, TableLM
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -348,10 +348,13 @@ def test_ctrl_c_in_the_draft_model_is_ctrl_c() -> None:
 # --- the table ------------------------------------------------------------------------------------------
 
 
+HEADS = {"eagle3", "mtp", "dflash", "dflash2", "dspark"}
+
+
 @pytest.mark.parametrize("name", DRAFTERS)
 def test_a_drafter_is_found_under_the_name_that_it_shows(name: str) -> None:
     lm = TableLM(20, seed=0)
-    parts = DrafterParts(rule_for(lm), frozenset(), 0.0, lm)
+    parts = DrafterParts(rule_for(lm), frozenset(), 0.0, lm, FakeHead(lm, name=name))
 
     assert DRAFTERS[name](parts).name == name
 
@@ -360,8 +363,11 @@ def test_only_the_model_drafter_needs_a_draft_model() -> None:
     def parts(session: Target | None) -> DrafterParts:
         return DrafterParts(rule_for(TableLM(20, seed=0)), frozenset(), 0.0, session)
 
-    for name in DRAFTERS.keys() - {"model"}:
+    for name in DRAFTERS.keys() - {"model"} - HEADS:
         assert DRAFTERS[name](parts(None)).name == name
+    for name in HEADS:
+        with pytest.raises(UsageError, match="needs a trained head"):
+            DRAFTERS[name](parts(None))
     with pytest.raises(UsageError, match="needs a draft model"):
         DRAFTERS["model"](parts(None))
     assert len(DRAFTERS["model"](parts(TableLM(20, seed=0))).propose([1], 4).tokens) == 4

@@ -29,6 +29,7 @@ IMPORTS = {
     "gguf": "errors",
     "memory": "settings",
     "facts": "gguf memory",
+    "heads": "errors gguf memory",
     "fit": "memory settings",
     "sampling": "errors numpy",
     "history": "sampling numpy",
@@ -57,13 +58,13 @@ IMPORTS = {
     "download": "errors gguf hub store",
     "inventory": "download errors hub presets store",
     "advice": "memory stats",
-    "llama": "errors gguf settings stats types vocabulary llama_cpp numpy",
-    "examine": "errors facts gguf hub llama.apart memory pick presets vocabulary",
-    "plan": "advice errors facts fit gguf llama.build llama.devices llama.model machine memory sampling settings "
-    "vocab_check vocabulary",
-    "pull": "download errors examine fit hub pick plan presets settings store vocab_check",
+    "llama": "errors gguf heads settings stats types vocabulary llama_cpp numpy",
+    "examine": "errors facts gguf heads hub llama.apart memory pick presets vocabulary",
+    "plan": "advice errors facts fit gguf heads llama.build llama.devices llama.model machine memory sampling settings "
+    "vocab_check",
+    "pull": "download errors examine fit heads hub pick plan presets settings store vocab_check",
     "rules": "errors history law llama.grammar llama.model plan rejection strict verify",
-    "pairing": "drafters drafters.none errors llama.abort llama.devices llama.model llama.session memory plan rules "
+    "pairing": "drafters drafters.none errors llama.abort llama.devices llama.head llama.head_kinds llama.model llama.session memory plan rules "
     "settings strict types verify",
     "prompts": "chat errors llama.model",
     "ui": "stats types vocab_check vocabulary rich",
@@ -81,7 +82,7 @@ IMPORTS = {
     "replay": "costs errors",
     "profile": "folders llama.build llama.devices machine",
     "commands": "advice audit audit_report bench bench_compare bench_report chat costs derive document errors fit "
-    "guard hub interrupt inventory kinds llama.abort llama.devices llama.grammar llama.log "
+    "gguf guard heads hub interrupt inventory kinds llama.abort llama.devices llama.grammar llama.log "
     "llama.model llama.quantize machine pairing plan plot presets profile prompts pull replay resolve "
     "rules running sampling settings store trace ui.check_report ui.clean ui.make ui.progress "
     "ui.ratios ui.silent ui.steps ui.table ui.terminal ui.view ui.words vocab_check vocabulary typer",
