@@ -281,7 +281,7 @@ def write_dflash(
             "selector_successor.weight": matrix(n_embd, rank),
             "selector_hidden.weight": matrix(rank, n_embd),
         }
-        kernel, group = 2, 80
+        kernel, group = 2, n_embd // 4
         for part in ("attn", "ffn"):
             all_tensors[f"blk.0.{part}_conv_base"] = rng.normal(size=(2, kernel, n_embd)).astype(np.float32)
             all_tensors[f"blk.0.{part}_conv_proj.weight"] = matrix(2 * kernel * n_embd // group, n_embd)

@@ -64,8 +64,8 @@ IMPORTS = {
     "vocab_check",
     "pull": "download errors examine fit heads hub pick plan presets settings store vocab_check",
     "rules": "errors history law llama.grammar llama.model plan rejection strict verify",
-    "pairing": "drafters drafters.none errors llama.abort llama.devices llama.head llama.head_kinds llama.model llama.session memory plan rules "
-    "settings strict types verify",
+    "pairing": "drafters drafters.none errors llama.abort llama.devices llama.head llama.head_kinds llama.model "
+    "llama.session memory plan rules settings strict types verify",
     "prompts": "chat errors llama.model",
     "ui": "stats types vocab_check vocabulary rich",
     "trace": "stats types ui.view",
