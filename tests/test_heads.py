@@ -1,4 +1,4 @@
-"""What a head's header is believed, and every pairing that llama.cpp would end the process over, or answer with zeros."""
+"""What is believed of a head's header, and every pairing that llama.cpp would end the process over or answer wrongly."""
 
 import struct
 from collections.abc import Callable
