@@ -13,24 +13,33 @@ here, from headers alone, and told in words.
 """
 
 import math
-import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 from specdec_cli.errors import ModelError
-from specdec_cli.gguf import ArrayInfo, GgufHeader, TensorInfo
+from specdec_cli.gguf import GgufHeader
+from specdec_cli.head_checks import (
+    DAMAGED,
+    Headers,
+    check_ends,
+    check_formats,
+    check_same,
+    check_shape,
+    check_vocabulary,
+    has_tokenizer,
+    n_tokens_of,
+    tensors_of,
+)
 from specdec_cli.memory import ModelFacts
 
 Kind = Literal["eagle3", "dflash", "dflash2", "dspark", "mtp"]
-Headers = Sequence[GgufHeader]
 
 OUTPUT_STATE = -1
 """In place of a layer's number: the state that the output layer gets (llama.cpp calls it h_nextn)."""
 
 _OTHER_DRAFT = "Use an ordinary draft model of the same family, or --draft ngram."
-_DAMAGED = "The file is damaged, or was not converted by llama.cpp's converter."
 
 _TELLS_LAYERS = {
     "bailingmoe3",
@@ -129,7 +138,7 @@ def head_kind(headers: Headers) -> Kind | None:
     if header.architecture == "eagle3":
         return "eagle3"
     if header.architecture == "dflash":
-        names = {tensor.name for tensor in _tensors(headers)}
+        names = {tensor.name for tensor in tensors_of(headers)}
         return "dspark" if "markov_w1.weight" in names else "dflash2" if "selector_hidden.weight" in names else "dflash"
     if header.number("nextn_predict_layers") and _lacks_trunk(headers):
         return "mtp"
@@ -138,7 +147,7 @@ def head_kind(headers: Headers) -> Kind | None:
 
 def needs_tokenizer(headers: Headers) -> bool:
     """Whether a file without a tokenizer is of no use: a head may know tokens by their number alone."""
-    return head_kind(headers) is None or _has_tokenizer(headers[0])
+    return head_kind(headers) is None or has_tokenizer(headers[0])
 
 
 def refuse_as_target(headers: Headers, name: str) -> None:
@@ -196,7 +205,7 @@ def own_part(facts: ModelFacts, target: Headers) -> tuple[ModelFacts, ModelFacts
         facts,
         weights_bytes=head_bytes,
         n_layers=n,
-        n_params=sum(math.prod(t.shape) for t in _tensors(target) if ".nextn." in t.name),
+        n_params=sum(math.prod(t.shape) for t in tensors_of(target) if ".nextn." in t.name),
         output_bytes=0,
         layer_bytes=facts.layer_bytes[-n:],
         cache_elements=facts.cache_elements[-n:],
@@ -233,7 +242,7 @@ def _mtp(headers: Headers, target: Headers, name: str, *, is_own: bool) -> HeadF
         raise ModelError(
             f"{name} has {n_nextn} MTP layers; for {architecture} llama.cpp can run one.", hint=_OTHER_DRAFT
         )
-    names = {tensor.name for tensor in _tensors(headers)}
+    names = {tensor.name for tensor in tensors_of(headers)}
     first = header.number("block_count") - n_nextn
     missing = [
         tensor
@@ -244,9 +253,9 @@ def _mtp(headers: Headers, target: Headers, name: str, *, is_own: bool) -> HeadF
     if first < 0 or missing:
         what = f"lacks {missing[0]}" if missing else "has more MTP layers than layers"
         raise ModelError(f"{name} promises MTP layers but {what}.", hint="Use a file that was converted with them.")
-    _same("hidden size", header.number("embedding_length"), target[0].number("embedding_length"), name)
-    _same_vocabulary(header, target[0], name)
-    return HeadFacts("mtp", (OUTPUT_STATE,), _n_tokens(header), _has_tokenizer(header), is_own=is_own)
+    check_same("hidden size", header.number("embedding_length"), target[0].number("embedding_length"), name)
+    check_vocabulary(header, target[0], name)
+    return HeadFacts("mtp", (OUTPUT_STATE,), n_tokens_of(header), has_tokenizer(header), is_own=is_own)
 
 
 _MTP_TENSORS = ("nextn.eh_proj", "nextn.enorm", "nextn.hnorm")
@@ -267,13 +276,14 @@ def _layer_head(kind: Kind, headers: Headers, target: Headers, name: str, file: 
     header = headers[0]
     layers = _layers(kind, header, target[0], name)
     width = header.number("target_hidden_size" if kind == "eagle3" else "embedding_length")
-    _same("hidden size", width, target[0].number("embedding_length"), name)
-    _check_shape(kind, header, name)
-    if not _n_tokens(header):
-        raise ModelError(f"{name} says nothing of its vocabulary.", hint=_DAMAGED)
-    _check_ends(headers, target, name, file)
+    check_same("hidden size", width, target[0].number("embedding_length"), name)
+    check_shape(header, name)
+    check_formats(headers, name)
+    if not n_tokens_of(header):
+        raise ModelError(f"{name} says nothing of its vocabulary.", hint=DAMAGED)
+    check_ends(headers, target, name, file)
     if kind == "eagle3":
-        return HeadFacts(kind, layers, _n_tokens(header), _has_tokenizer(header))
+        return HeadFacts(kind, layers, n_tokens_of(header), has_tokenizer(header))
     return _block_head(kind, headers, layers, name)
 
 
@@ -281,9 +291,9 @@ def _layers(kind: Kind, header: GgufHeader, target: GgufHeader, name: str) -> tu
     """The layers of the target that the head reads, all of which llama.cpp can tell."""
     layers = header.metadata.get(f"{header.architecture}.target_layers")
     if not isinstance(layers, tuple) or not layers or not all(isinstance(i, int) for i in layers):
-        raise ModelError(f"{name} does not say which layers of its target it reads.", hint=_DAMAGED)
+        raise ModelError(f"{name} does not say which layers of its target it reads.", hint=DAMAGED)
     if kind == "eagle3" and len(layers) != 3:
-        raise ModelError(f"{name} reads {len(layers)} layers of its target; an EAGLE-3 head reads 3.", hint=_DAMAGED)
+        raise ModelError(f"{name} reads {len(layers)} layers of its target; an EAGLE-3 head reads 3.", hint=DAMAGED)
     if target.architecture not in _TELLS_LAYERS:
         raise ModelError(
             f"{name} reads hidden states inside its target, which llama.cpp does not tell for the architecture "
@@ -301,134 +311,37 @@ def _layers(kind: Kind, header: GgufHeader, target: GgufHeader, name: str) -> tu
     return tuple(OUTPUT_STATE if kind == "eagle3" and i == n_layers else i for i in layers)
 
 
-def _check_shape(kind: Kind, header: GgufHeader, name: str) -> None:
-    """What llama.cpp takes for granted of the head's own layers."""
-    n_layers, n_head = header.number("block_count"), header.number("attention.head_count")
-    usual = header.number("embedding_length") // max(n_head, 1)
-    keys, values = header.number("attention.key_length", usual), header.number("attention.value_length", usual)
-    turned = header.number("rope.dimension_count", keys)
-    n_kv = header.number("attention.head_count_kv", n_head)
-    wrong = [
-        (kind == "eagle3" and n_layers != 1, f"has {n_layers} layers; an EAGLE-3 head has 1"),
-        (not n_head or not n_kv or n_head % n_kv != 0, f"has {n_head} heads of attention on {n_kv} of keys"),
-        (not keys or keys != values, f"has keys of size {keys} and values of size {values}"),
-        (not 0 < turned <= keys or turned % 2 != 0, f"turns {turned} numbers of keys of size {keys}"),
-        (header.number("expert_count") + header.number("expert_used_count") > 0, "has experts, as no such head has"),
-    ]
-    for is_wrong, what in wrong:
-        if is_wrong:
-            raise ModelError(f"{name} {what}.", hint=_DAMAGED)
-
-
-def _check_ends(headers: Headers, target: Headers, name: str, file: Path | None) -> None:
-    """Token embeddings and output matrix: the head's own, or the target's, of a shape that its graph can use."""
-    header = headers[0]
-    tensors, theirs = ({t.name: t for t in _tensors(part)} for part in (headers, target))
-    n_embd, n_tokens, d2t = header.number("embedding_length"), _n_tokens(header), tensors.get("d2t")
-    embedding, output = tensors.get("token_embd.weight"), tensors.get("output.weight")
-    if header.architecture == "dflash" and output is None:
-        output = embedding
-    if embedding is None or output is None:
-        what = "token embeddings" if embedding is None else "output matrix"
-        _same_vocabulary(header, target[0], name, f"borrows its {what} from the target but ")
-        if n_embd != target[0].number("embedding_length") or "token_embd.weight" not in theirs:
-            raise ModelError(
-                f"{name} has no {what} of its own and is {n_embd} wide, so it cannot use those of this target "
-                f"({target[0].number('embedding_length')} wide).",
-                hint="Use the head that was trained with this target.",
-            )
-        embedding = embedding or theirs["token_embd.weight"]
-        output = output or theirs.get("output.weight", theirs["token_embd.weight"])
-    if _n_rows(embedding) < n_tokens:
-        raise ModelError(f"{name} has embeddings of {_n_rows(embedding)} tokens, not of {n_tokens}.", hint=_DAMAGED)
-    n_drafted = n_tokens if d2t is None else d2t.shape[0]
-    if _n_rows(output) != n_drafted:
-        raise ModelError(
-            f"{name} drafts {n_drafted} tokens, but its output matrix has {_n_rows(output)} rows.", hint=_DAMAGED
-        )
-    if d2t is not None:
-        if d2t.type != "I64" or len(d2t.shape) != 1 or d2t not in headers[0].tensors:
-            raise ModelError(f"{name} has a table of its tokens (d2t) of the wrong kind.", hint=_DAMAGED)
-        if file is not None:
-            _check_d2t(d2t, n_tokens, file)
-
-
-def _check_d2t(d2t: TensorInfo, n_tokens: int, path: Path) -> None:
-    """The target's ids of the tokens that the head drafts: llama.cpp writes to these rows unseen."""
-    with path.open("rb") as file:
-        file.seek(d2t.offset)
-        ids = struct.unpack(f"<{d2t.shape[0]}q", file.read(d2t.n_bytes))
-    if not 0 <= min(ids) <= max(ids) < n_tokens:
-        raise ModelError(
-            f"{path.name} drafts token {min(ids) if min(ids) < 0 else max(ids)}, and there are {n_tokens}.",
-            hint="Use the head that was trained with this target.",
-        )
-
-
 def _block_head(kind: Kind, headers: Headers, layers: tuple[int, ...], name: str) -> HeadFacts:
     header = headers[0]
     if header.number("hyper_connection_count"):
         raise ModelError(f"{name} is a DSpark head of DeepSeek V4's kind, which is not supported.", hint=_OTHER_DRAFT)
     block, top_k = header.number("block_size", 0 if kind in ("dspark", "dflash2") else 16), 0
     mask = header.metadata.get("tokenizer.ggml.mask_token_id")
-    if type(mask) is not int or not 0 <= mask < _n_tokens(header):
-        raise ModelError(f"{name} does not say which token marks the places to fill (mask_token_id).", hint=_DAMAGED)
+    if type(mask) is not int or not 0 <= mask < n_tokens_of(header):
+        raise ModelError(f"{name} does not say which token marks the places to fill (mask_token_id).", hint=DAMAGED)
     if block < 2:
-        raise ModelError(f"{name} does not say how many tokens it drafts at once (block_size).", hint=_DAMAGED)
+        raise ModelError(f"{name} does not say how many tokens it drafts at once (block_size).", hint=DAMAGED)
     windows = header.metadata.get("dflash.attention.sliding_window_pattern")
     if header.number("attention.sliding_window") and not (isinstance(windows, tuple) and any(windows)):
-        raise ModelError(f"{name} has a sliding window but no layer that uses it.", hint=_DAMAGED)
+        raise ModelError(f"{name} has a sliding window but no layer that uses it.", hint=DAMAGED)
     if kind == "dflash2":
         top_k = header.number("selector_top_k")
-        if not 0 < top_k <= _n_tokens(header) or header.number("embedding_length") < top_k * (top_k + 1):
-            raise ModelError(f"{name} chooses among {top_k} tokens, which it has no room for.", hint=_DAMAGED)
+        if not 0 < top_k <= n_tokens_of(header) or header.number("embedding_length") < top_k * (top_k + 1):
+            raise ModelError(f"{name} chooses among {top_k} tokens, which it has no room for.", hint=DAMAGED)
     anchored = kind == "dspark" and header.metadata.get("dflash.sample_from_anchor", True) is True
     return HeadFacts(
         kind,
         layers,
-        _n_tokens(header),
-        _has_tokenizer(header),
+        n_tokens_of(header),
+        has_tokenizer(header),
         longest=block if anchored else block - 1,
         mask=mask,
         anchored=anchored,
         is_causal=header.metadata.get("dflash.attention.causal") is True,
-        has_confidence=any(t.name == "conf_proj.weight" for t in _tensors(headers)),
+        has_confidence=any(t.name == "conf_proj.weight" for t in tensors_of(headers)),
         top_k=top_k,
     )
 
 
-def _tensors(headers: Headers) -> list[TensorInfo]:
-    return [tensor for header in headers for tensor in header.tensors]
-
-
-def _n_rows(tensor: TensorInfo) -> int:
-    return tensor.shape[1] if len(tensor.shape) > 1 else 1
-
-
 def _lacks_trunk(headers: Headers) -> bool:
-    return all(tensor.name != "blk.0.attn_norm.weight" for tensor in _tensors(headers))
-
-
-def _has_tokenizer(header: GgufHeader) -> bool:
-    return isinstance(header.metadata.get("tokenizer.ggml.tokens"), ArrayInfo)
-
-
-def _n_tokens(header: GgufHeader) -> int:
-    tokens = header.metadata.get("tokenizer.ggml.tokens")
-    return tokens.length if isinstance(tokens, ArrayInfo) else header.number("vocab_size")
-
-
-def _same_vocabulary(header: GgufHeader, target: GgufHeader, name: str, why: str = "") -> None:
-    if _n_tokens(header) != _n_tokens(target):
-        raise ModelError(
-            f"{name} {why}knows {_n_tokens(header):,} tokens, and the target {_n_tokens(target):,}.",
-            hint="Use the head that was trained with this target.",
-        )
-
-
-def _same(what: str, ours: int, theirs: int, name: str) -> None:
-    if ours != theirs:
-        raise ModelError(
-            f"{name} was trained for a target with a {what} of {ours}; this one's is {theirs}.",
-            hint="Use the head that was trained with this target.",
-        )
+    return all(tensor.name != "blk.0.attn_norm.weight" for tensor in tensors_of(headers))

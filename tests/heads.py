@@ -312,7 +312,11 @@ def _writer(path: Path, arch: str, n_embd: int, n_layers: int, vocab: Vocab | in
 def _finish(writer: gguf.GGUFWriter, path: Path, tensors: Tensors, metadata: Mapping[str, Any] | None) -> Path:
     for key, value in (metadata or {}).items():
         writer.kv_data[0].pop(key, None)
-        if isinstance(value, bool):
+        if isinstance(value, str):
+            writer.add_string(key, value)
+        elif isinstance(value, float):
+            writer.add_float32(key, value)
+        elif isinstance(value, bool):
             writer.add_bool(key, value)
         elif isinstance(value, int):
             writer.add_uint32(key, value)

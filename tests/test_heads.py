@@ -1,4 +1,4 @@
-"""What is believed of a head's header, and every pairing that llama.cpp would end the process over or answer wrongly."""
+"""What is believed of a head's header, and every pairing that llama.cpp would end the process over or get wrong."""
 
 import struct
 from collections.abc import Callable
@@ -156,6 +156,12 @@ def dflash(kind: Any = "dflash", n: int = N, **options: Any) -> Write:
         (eagle3(metadata={"eagle3.rope.dimension_count": 7}), "turns 7 numbers of keys of size 66"),
         (eagle3(metadata={"eagle3.rope.dimension_count": 68}), "turns 68 numbers"),
         (eagle3(metadata={"eagle3.expert_used_count": 2}), "has experts"),
+        (eagle3(metadata={"eagle3.nextn_predict_layers": 1}), "has layers for further tokens (MTP)"),
+        (eagle3(metadata={"eagle3.embedding_length_out": 100}), "states of another width"),
+        (eagle3(metadata={"eagle3.attention.layer_norm_rms_epsilon": -1.5}), "adds -1.5 to what"),
+        (eagle3(metadata={"eagle3.rope.scaling.type": "banana"}), "in an unknown way ('banana')"),
+        (eagle3(tensors={"output_norm.weight": np.ones(N, np.float16)}), "has the tensor output_norm.weight as F16"),
+        (eagle3(tensors={"blk.0.attn_q.weight": np.ones((N, 2 * N), np.int32)}), "blk.0.attn_q.weight as I32"),
         (eagle3(metadata={"eagle3.norm_before_fc": True}), "does not load"),
         (eagle3(tensors={"fc.weight": np.zeros((N, N), np.float32)}), "does not load"),
         (dflash(layers=(0, 3)), "reads layer 3 of its target"),
