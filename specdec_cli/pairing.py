@@ -98,6 +98,8 @@ def _open_draft(plan: Plan, target: OpenModel, abort: AbortFlag, stack: ExitStac
         return None
     if plan.head is None:
         return _open(plan.draft, plan.draft_facts, plan.draft_context, abort, stack)
+    if not target.session.can_rewind:  # nothing will be drafted, so nobody is to read hidden states either
+        return None
     model = target.model if plan.head.is_own else stack.enter_context(LlamaModel(plan.draft, abort=abort))
     head = stack.enter_context(open_head(model, plan.head, target.session, plan.draft_context, abort))
     return OpenHead(model, head, plan.draft_facts, plan.draft_context)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from cli import HEADS, N_VOCAB, VOCAB, Models, inside, json_inside, specdec
 from heads import by_token, write_dflash, write_eagle3, write_mtp
-from planted import BYTES, UNK, Chain, random_chain, write_planted, write_tiny_mamba
+from planted import BYTES, UNK, Chain, random_chain, write_planted, write_tiny_hybrid, write_tiny_mamba
 
 from specdec_cli.llama.abort import AbortFlag
 from specdec_cli.pairing import open_pair
@@ -80,7 +80,13 @@ def test_mtp(models: Heads) -> None:
 
 
 def test_a_head_beside_a_target_whose_memory_cannot_be_taken_back(models: Heads, tmp_path: Path) -> None:
-    """The architecture is refused before that; what a hybrid that tells its layers gets is plain decoding, with why."""
+    hybrid = write_tiny_hybrid(tmp_path / "hybrid.gguf", seed=5, n_vocab=N_VOCAB)
+    head = write_eagle3(tmp_path / "head.gguf", N_VOCAB, layers=(0, 1, 1))
+    done = json_inside(hybrid, "a b c", "--draft", head, *FLAGS)
+    assert done.document["token_ids"] == json_inside(hybrid, "a b c", "--draft", "none", *FLAGS).document["token_ids"]
+    assert done.document["stats"]["drafted"] == 0
+    assert "memory cannot be taken back" in str(done.document)
+    assert done.document["models"]["draft"] is None
     mamba = write_tiny_mamba(tmp_path / "mamba.gguf", seed=5, n_vocab=N_VOCAB)
     done = inside("run", mamba, "a", "--draft", models.eagle3)
     assert (done.code, done.out) == (3, "")
