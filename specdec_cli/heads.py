@@ -338,7 +338,7 @@ def _block_head(kind: Kind, headers: Headers, layers: tuple[int, ...], name: str
         mask=mask,
         anchored=anchored,
         is_causal=header.metadata.get("dflash.attention.causal") is True,
-        has_confidence=any(t.name == "conf_proj.weight" for t in tensors_of(headers)),
+        has_confidence=kind == "dspark" and any(t.name == "conf_proj.weight" for t in tensors_of(headers)),
         top_k=top_k,
     )
 

@@ -165,6 +165,21 @@ def test_a_head_that_is_right_is_never_wrong(folder: Path, name: str) -> None:
                     assert drafted - 1 <= accepted > 10
 
 
+def test_a_dspark_head_that_is_astray_says_so(folder: Path) -> None:
+    """What follows a token that is not its likeliest was drafted for another text; p-min ends the draft there."""
+    with bed(*RIGHT["dspark, no anchor"](folder)) as one:
+        rule = SharedNoise(Law(WARM, n_shared=N, banned=(EOS,)), seed=5)
+        rounds = one.write(WARM, 8, drafter=HeadDrafter(one.head, rule, frozenset(), p_min=1e-9))
+        drafted, accepted = counts(rounds)
+        assert drafted == accepted > 10
+        one.head.start(PROMPT, 3)
+        assert one.head.confidence is None
+        one.head.advance(int(SOFT[PROMPT[-1]].argmax()))
+        assert one.head.confidence is None
+        one.head.advance(3)
+        assert one.head.confidence == 0.0
+
+
 def test_nothing_is_read_twice_and_no_state_of_a_rejected_token(folder: Path) -> None:
     with bed(*RANDOM["eagle3"](folder)) as one:
         rounds = one.write(GREEDY, 4)

@@ -70,15 +70,16 @@ class BlockHead(LlamaHead):
     """DFlash and DSpark: the state of position P goes into the memory at P; a block of masks is filled in one pass.
 
     A DSpark head draws each token of its block from the one before (inside llama.cpp, greedily) and says how
-    sure it is of each; a DFlash2 head gives its best few at each place, and how well they follow one another.
+    sure it is of each. After a token that was drawn otherwise it is sure of nothing: the rest of its block is
+    about another text. A DFlash2 head gives its best few at each place, and how well they follow one another.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._at = 0
-        self._n_drafts = 0
         self._extra: NDArray[np.float32] = np.empty((0, self._n_embd), np.float32)
         self._chosen = 0
+        self._is_astray = False
 
     def start(self, tokens: Sequence[int], k: int) -> NDArray[np.float32]:
         tokens = list(tokens)
@@ -91,18 +92,21 @@ class BlockHead(LlamaHead):
         self._run(llama_cpp.llama_decode)
         if self.facts.has_confidence or self.facts.top_k:
             self._extra = self._states(len(block))
-        self._at, self._chosen = int(not self.facts.anchored), 0
+        self._at, self._chosen, self._is_astray = int(not self.facts.anchored), 0, False
         return self._place()
 
     def advance(self, token: int) -> NDArray[np.float32]:
         if self.facts.top_k:
             self._chosen = int((self._extra[self._at, : self.facts.top_k] == token).argmax())
+        if self.facts.kind == "dspark":
+            self._is_astray |= token != int(self._logits(self._at).argmax())
         self._at += 1
         return self._place()
 
     def _place(self) -> NDArray[np.float32]:
         """The logits of the place that is filled next."""
-        if self.facts.kind == "dspark" and self.facts.has_confidence:
+        self.confidence = 0.0 if self._is_astray else None
+        if self.facts.has_confidence and not self._is_astray:
             self.confidence = float(self._extra[self._at, 0])
         if not self.facts.top_k:
             return self._logits(self._at)
