@@ -14,8 +14,11 @@ DAMAGED = "The file is damaged, or was not converted by llama.cpp's converter."
 _ROPE_SCALINGS = ("none", "linear", "yarn", "longrope")
 _NO_WEIGHTS = ("I8", "I16", "I32", "I64", "F64")
 """Number formats that llama.cpp loads and its kernels do not multiply with."""
-_ADDED = ("_norm.weight", "_norm_2.weight", "_conv_base", ".bias", ".scale", "rope_freqs.weight", "attn_sinks.weight")
+_ADDED = ("norm.weight", "norm_2.weight", "_conv_base", ".bias", ".scale", "rope_freqs.weight", "attn_sinks.weight")
 """Ends of the names of tensors that are no matrices: their kernels take float32 alone."""
+
+_OF_A_PART = ("block_count", "nextn_predict_layers", "context_length")
+"""What a file with some of a model's layers may say otherwise than the model."""
 
 
 def check_shape(header: GgufHeader, name: str) -> None:
@@ -51,6 +54,17 @@ def check_formats(headers: Headers, name: str) -> None:
             continue
         if tensor.type in _NO_WEIGHTS or (tensor.name.endswith(_ADDED) and tensor.type != "F32"):
             raise ModelError(f"{name} has the tensor {tensor.name} as {tensor.type}.", hint=DAMAGED)
+
+
+def check_figures(header: GgufHeader, target: GgufHeader, name: str) -> None:
+    """That layers of the target in a file of their own are described as the target is. Raises ModelError."""
+    for key, ours in target.metadata.items():
+        theirs = header.metadata.get(key)
+        if key.startswith(f"{target.architecture}.") and key.partition(".")[2] not in _OF_A_PART and theirs != ours:
+            raise ModelError(
+                f"{name} was made for another target: {key} is {str(theirs)[:20]}, not {str(ours)[:20]}.",
+                hint="Use the head that was trained with this target.",
+            )
 
 
 def check_ends(headers: Headers, target: Headers, name: str, file: Path | None) -> None:

@@ -24,6 +24,7 @@ from specdec_cli.head_checks import (
     DAMAGED,
     Headers,
     check_ends,
+    check_figures,
     check_formats,
     check_same,
     check_shape,
@@ -255,6 +256,9 @@ def _mtp(headers: Headers, target: Headers, name: str, *, is_own: bool) -> HeadF
         raise ModelError(f"{name} promises MTP layers but {what}.", hint="Use a file that was converted with them.")
     check_same("hidden size", header.number("embedding_length"), target[0].number("embedding_length"), name)
     check_vocabulary(header, target[0], name)
+    if not is_own:
+        check_figures(header, target[0], name)
+        check_formats(headers, name)
     return HeadFacts("mtp", (OUTPUT_STATE,), n_tokens_of(header), has_tokenizer(header), is_own=is_own)
 
 
@@ -281,6 +285,8 @@ def _layer_head(kind: Kind, headers: Headers, target: Headers, name: str, file: 
     check_formats(headers, name)
     if not n_tokens_of(header):
         raise ModelError(f"{name} says nothing of its vocabulary.", hint=DAMAGED)
+    if not has_tokenizer(header):
+        check_vocabulary(header, target[0], name)
     check_ends(headers, target, name, file)
     if kind == "eagle3":
         return HeadFacts(kind, layers, n_tokens_of(header), has_tokenizer(header))

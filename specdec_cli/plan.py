@@ -99,13 +99,10 @@ def make_plan(request: PairRequest, say: Say) -> Plan:
         draft_facts, facts = own_part(facts, headers)
     elif request.draft is not None:
         draft_headers = read_model(request.draft)
-        head, draft_facts = (
-            read_head(draft_headers, headers, request.draft.name, request.draft),
-            model_facts(draft_headers),
-        )
+        draft_facts = model_facts(draft_headers)
+        head = read_head(draft_headers, headers, request.draft.name, request.draft)
         if head is not None and not head.has_tokenizer:
             tokenizers = f"{request.draft.name} has no tokenizer of its own; it knows {head.n_tokens:,} tokens"
-            n_shared = min(n_shared, head.n_tokens)
         else:
             report = compare(vocabulary, read_vocabulary(request.draft))
             if report.verdict == "mismatch":

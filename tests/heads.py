@@ -161,6 +161,7 @@ def write_mtp(
     seed: int = 0,
     metadata: Mapping[str, Any] | None = None,
     without: str = "",
+    half: bool = False,
 ) -> Path:
     """A planted model of the architecture glm4moe with a layer that predicts a further token, or one of the two alone.
 
@@ -214,7 +215,8 @@ def write_mtp(
     writer.add_expert_used_count(1)
     writer.add_expert_shared_count(1)
     writer.add_expert_feed_forward_length(32)
-    return _finish(writer, path, {k: v for k, v in tensors.items() if k != without}, metadata)
+    kept = {k: v.astype(np.float16) if half else v for k, v in tensors.items() if k != without}
+    return _finish(writer, path, kept, metadata)
 
 
 _EXPERTS = 2

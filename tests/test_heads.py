@@ -143,6 +143,7 @@ def dflash(kind: Any = "dflash", n: int = N, **options: Any) -> Write:
         (eagle3(40, target_width=N, vocab=N), "has no token embeddings of its own and is 40 wide"),
         (eagle3(40, target_width=N, vocab=N, own_embeddings=True, own_output=False), "has no output matrix of its own"),
         (eagle3(vocab=N - 8), "knows 256 tokens, and the target 264"),
+        (eagle3(vocab=N - 8, own_embeddings=True), "knows 256 tokens, and the target 264"),
         (eagle3(vocab=N, metadata={"eagle3.vocab_size": 0}), "says nothing of its vocabulary"),
         (eagle3(own_output=False, drafted=np.arange(8)), "drafts 8 tokens, but its output matrix has 264 rows"),
         (eagle3(drafted=np.array([0, 5, N])), "drafts token 264, and there are 264"),
@@ -241,6 +242,14 @@ def test_mtp_layers_beside_another_target(target: Path, tmp_path: Path) -> None:
     assert refusal(target, head) == "head.gguf is a head for the architecture glm4moe; the target's is llama."
     wide = write_mtp(tmp_path / "wide.gguf", random_chain(320, seed=2), part="trunk")
     assert "hidden size of 264; this one's is 320" in refusal(wide, head)
+
+
+def test_mtp_layers_that_are_described_otherwise_than_their_target(tmp_path: Path) -> None:
+    trunk = write_mtp(tmp_path / "trunk.gguf", CHAIN, part="trunk")
+    head = write_mtp(tmp_path / "head.gguf", CHAIN, part="head", metadata={"glm4moe.expert_used_count": 2})
+    assert refusal(trunk, head) == "head.gguf was made for another target: glm4moe.expert_used_count is 2, not 1."
+    head = write_mtp(tmp_path / "head.gguf", CHAIN, part="head", half=True)
+    assert refusal(trunk, head) == "head.gguf has the tensor output_norm.weight as F16."
 
 
 @pytest.mark.parametrize("share", [0.05, 0.5, 0.97])
