@@ -17,6 +17,8 @@ _NO_WEIGHTS = ("I8", "I16", "I32", "I64", "F64")
 _ADDED = ("norm.weight", "norm_2.weight", "_conv_base", ".bias", ".scale", "rope_freqs.weight", "attn_sinks.weight")
 """Ends of the names of tensors that are no matrices: their kernels take float32 alone."""
 
+_TABLES = ("d2t",)
+"""Tensors that hold whole numbers."""
 _OF_A_PART = ("block_count", "nextn_predict_layers", "context_length")
 """What a file with some of a model's layers may say otherwise than the model."""
 
@@ -47,10 +49,10 @@ def check_shape(header: GgufHeader, name: str) -> None:
             raise ModelError(f"{name} {what}.", hint=DAMAGED)
 
 
-def check_formats(headers: Headers, name: str) -> None:
-    """Number formats of the head's tensors. Raises ModelError."""
+def check_formats(headers: Headers, name: str, beginnings: tuple[str, ...] = ("",)) -> None:
+    """Number formats of the head's tensors: those whose names begin so. Raises ModelError."""
     for tensor in tensors_of(headers):
-        if tensor.name == "d2t":
+        if not tensor.name.startswith(beginnings) or tensor.name in _TABLES:
             continue
         if tensor.type in _NO_WEIGHTS or (tensor.name.endswith(_ADDED) and tensor.type != "F32"):
             raise ModelError(f"{name} has the tensor {tensor.name} as {tensor.type}.", hint=DAMAGED)

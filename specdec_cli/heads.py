@@ -256,7 +256,9 @@ def _mtp(headers: Headers, target: Headers, name: str, *, is_own: bool) -> HeadF
         raise ModelError(f"{name} promises MTP layers but {what}.", hint="Use a file that was converted with them.")
     check_same("hidden size", header.number("embedding_length"), target[0].number("embedding_length"), name)
     check_vocabulary(header, target[0], name)
-    if not is_own:
+    if is_own:
+        check_formats(headers, name, tuple(f"blk.{layer}." for layer in range(first, first + n_nextn)))
+    else:
         check_figures(header, target[0], name)
         check_formats(headers, name)
     return HeadFacts("mtp", (OUTPUT_STATE,), n_tokens_of(header), has_tokenizer(header), is_own=is_own)

@@ -250,6 +250,8 @@ def test_mtp_layers_that_are_described_otherwise_than_their_target(tmp_path: Pat
     assert refusal(trunk, head) == "head.gguf was made for another target: glm4moe.expert_used_count is 2, not 1."
     head = write_mtp(tmp_path / "head.gguf", CHAIN, part="head", half=True)
     assert refusal(trunk, head) == "head.gguf has the tensor output_norm.weight as F16."
+    both = write_mtp(tmp_path / "both.gguf", CHAIN, half=True)
+    assert refusal(both, None, "mtp") == "both.gguf has the tensor blk.2.attn_norm.weight as F16."
 
 
 @pytest.mark.parametrize("share", [0.05, 0.5, 0.97])
