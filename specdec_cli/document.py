@@ -10,7 +10,7 @@ import numpy as np
 
 from specdec_cli import __version__
 from specdec_cli.llama.build import versions as llama_versions
-from specdec_cli.pairing import OpenModel, Pair
+from specdec_cli.pairing import OpenHead, OpenModel, Pair
 from specdec_cli.running import Written
 from specdec_cli.trace import stats_document
 from specdec_cli.types import TokenLogprob
@@ -62,7 +62,7 @@ def _strict(pair: Pair) -> dict[str, Any] | None:
     return {"longest_draft": strict.longest, "width_noise": strict.noise, "settled": strict.n_settled}
 
 
-def _model(opened: OpenModel) -> dict[str, Any]:
+def _model(opened: OpenModel | OpenHead) -> dict[str, Any]:
     on_gpu, layers = opened.model.layers_on_gpu
     return {
         "path": str(opened.model.path),

@@ -8,6 +8,7 @@ from pathlib import Path
 from specdec_cli.errors import HubError
 from specdec_cli.facts import model_facts
 from specdec_cli.gguf import GgufHeader, parse_gguf, read_model
+from specdec_cli.heads import needs_tokenizer
 from specdec_cli.hub import Hub, RemoteFile, RepoInfo
 from specdec_cli.llama.apart import read_vocabulary_apart
 from specdec_cli.memory import ModelFacts
@@ -40,11 +41,13 @@ class RemoteModel:
 
 @dataclass(frozen=True, slots=True)
 class Examined:
-    """What a model's headers tell. `name` is its file's."""
+    """What a model's headers tell. `name` is its file's; `vocabulary` is None for a head without a tokenizer."""
 
     name: str
     facts: ModelFacts
-    vocabulary: Vocabulary
+    vocabulary: Vocabulary | None
+    headers: tuple[GgufHeader, ...]
+    file: Path | None = None
 
 
 def find_remote(hub: Hub, spec: HubSpec) -> RemoteModel:
@@ -57,7 +60,9 @@ def find_remote(hub: Hub, spec: HubSpec) -> RemoteModel:
 
 def examine_local(path: Path) -> Examined:
     """Raises ModelError."""
-    return Examined(path.name, model_facts(read_model(path)), read_vocabulary_apart(path))
+    headers = read_model(path)
+    vocabulary = read_vocabulary_apart(path) if needs_tokenizer(headers) else None
+    return Examined(path.name, model_facts(headers), vocabulary, headers, path)
 
 
 def examine_remote(hub: Hub, model: RemoteModel) -> Examined:
@@ -67,9 +72,9 @@ def examine_remote(hub: Hub, model: RemoteModel) -> Examined:
         header, data = _header(hub, model.info, part)
         headers.append(header)
         first = first or data
-    return Examined(
-        Path(model.files.path).name, model_facts(headers), _vocabulary(first, headers[0], Path(model.files.path).name)
-    )
+    name = Path(model.files.path).name
+    vocabulary = _vocabulary(first, headers[0], name) if needs_tokenizer(headers) else None
+    return Examined(name, model_facts(headers), vocabulary, tuple(headers))
 
 
 def _header(hub: Hub, info: RepoInfo, file: RemoteFile) -> tuple[GgufHeader, bytes]:

@@ -17,6 +17,8 @@ from specdec_cli.errors import NoGpu, UsageError
 from specdec_cli.learned import Learned, LearnedKey, learning
 from specdec_cli.llama.abort import AbortFlag
 from specdec_cli.llama.devices import add_rpc_server, gpu_devices
+from specdec_cli.llama.head import LlamaHead
+from specdec_cli.llama.head_kinds import open_head
 from specdec_cli.llama.model import LlamaModel
 from specdec_cli.llama.session import LlamaSession
 from specdec_cli.llama.weights import output_matrix
@@ -44,6 +46,16 @@ class OpenModel:
 
 
 @dataclass(frozen=True, slots=True)
+class OpenHead:
+    """A trained head in place of a draft model. The model is the target's where the head is in its file."""
+
+    model: LlamaModel
+    session: LlamaHead
+    facts: ModelFacts
+    context: ContextSettings
+
+
+@dataclass(frozen=True, slots=True)
 class Pair:
     """Everything that generating needs. `tokenizers` is the check's verdict, None without a draft; `heads` are Medusa's
     for the target; `held_back` says why these models' memories forbid drafting; texts that `store` is told to keep are
@@ -52,7 +64,7 @@ class Pair:
     """
 
     target: OpenModel
-    draft: OpenModel | None
+    draft: OpenModel | OpenHead | None
     drafter: Drafter
     rule: Rule
     end_tokens: frozenset[int]
@@ -79,9 +91,7 @@ def open_pair(request: PairRequest, *, say: Say, abort: AbortFlag) -> Iterator[P
     plan = make_plan(request, say)
     with ExitStack() as stack:
         target = _open(plan.target, plan.target_facts, plan.target_context, abort, stack)
-        draft = None
-        if plan.draft is not None and plan.draft_facts is not None:
-            draft = _open(plan.draft, plan.draft_facts, plan.draft_context, abort, stack)
+        draft = _open_draft(plan, target, abort, stack)
         _check_offload(request, target, say)
         rule = make_rule(request, target.model, plan.n_shared, stack)
         end_tokens = target.model.end_tokens
@@ -103,7 +113,7 @@ def _learned(pair: Pair, plan: Plan, longest: int) -> AbstractContextManager[Lea
         (plan.target, plan.draft),
         (plan.target_context, plan.draft_context),
     )
-    draft = pair.draft.session if pair.draft is not None else None
+    draft = pair.draft.session if isinstance(pair.draft, OpenModel) else None
     return learning(
         key, pair.target.session, draft, draft_name=ModelDrafter.name, longest=longest, clock=time.perf_counter
     )
@@ -113,7 +123,7 @@ def auto_length(pair: Pair, drafter: str, longest: int) -> AutoLength | None:
     """Lengths by cost for a drafter of this name; None where nothing was learned of the pair."""
     if pair.learned is None:
         return None
-    return AutoLength(pair.learned, longest=longest, sources=sources(drafter))
+    return AutoLength(pair.learned, longest=longest, sources=sources(_own_name(drafter, pair.draft)))
 
 
 @contextmanager
@@ -126,7 +136,7 @@ def reopened(pair: Pair, target: ContextSettings, draft: ContextSettings | None,
             return replace(opened, session=session, context=context)
 
         both = again(pair.target, target), pair.draft
-        if pair.draft is not None and draft is not None:
+        if isinstance(pair.draft, OpenModel) and draft is not None:
             both = both[0], again(pair.draft, draft)
         yield replace(pair, target=both[0], draft=both[1])
 
@@ -154,6 +164,18 @@ def _heads(path: Path, target: OpenModel, n_shared: int) -> Heads:
     return read_heads(path, shape, lambda: output_matrix(target.model.path))
 
 
+def _open_draft(plan: Plan, target: OpenModel, abort: AbortFlag, stack: ExitStack) -> OpenModel | OpenHead | None:
+    if plan.draft is None or plan.draft_facts is None:
+        return None
+    if plan.head is None:
+        return _open(plan.draft, plan.draft_facts, plan.draft_context, abort, stack)
+    if not target.session.can_rewind:  # nothing will be drafted, so nobody is to read hidden states either
+        return None
+    model = target.model if plan.head.is_own else stack.enter_context(LlamaModel(plan.draft, abort=abort))
+    head = stack.enter_context(open_head(model, plan.head, target.session, plan.draft_context, abort))
+    return OpenHead(model, head, plan.draft_facts, plan.draft_context)
+
+
 def _open_store(request: PairRequest, model: LlamaModel, say: Say, stack: ExitStack) -> NgramStore | None:
     if request.ngram_store is None:
         return None
@@ -163,7 +185,7 @@ def _open_store(request: PairRequest, model: LlamaModel, say: Say, stack: ExitSt
     return store
 
 
-def _held_back(request: PairRequest, target: OpenModel, draft: OpenModel | None, say: Say) -> str | None:
+def _held_back(request: PairRequest, target: OpenModel, draft: OpenModel | OpenHead | None, say: Say) -> str | None:
     """Why nothing can be drafted with these memories, None if something can; notes tell how recurrent ones go back."""
     if request.k == 0:
         return None
@@ -172,7 +194,7 @@ def _held_back(request: PairRequest, target: OpenModel, draft: OpenModel | None,
             return f"the {which}'s memory cannot be taken back (a recurrent or hybrid model)"
     if request.drafter == "none":  # or several, which are measured anyhow
         return None
-    if draft is not None and draft.session.rewind.name == "checkpoints":
+    if isinstance(draft, OpenModel) and draft.session.rewind.name == "checkpoints":
         say("The draft has recurrent layers: rejected tokens are taken back by checkpoints of their state.")
     return _costs_too_much(request, target, say)
 
@@ -201,10 +223,27 @@ def drafter_for(pair: Pair, name: str, rule: Rule, p_min: float, turns: Turns | 
     """
     if pair.held_back is not None and name != NoDrafter.name:
         return NoDrafter(pair.held_back)
+    name = _own_name(name, pair.draft)
     session, target = pair.draft.session if pair.draft is not None else None, pair.target.session
     if LookaheadDrafter.name in sources(name) and not target.can_crop:
         return NoDrafter("lookahead needs a memory that several texts can share (this is a recurrent or hybrid model)")
     target.keep_hidden = MedusaDrafter.name in sources(name)
-    return make_drafter(
-        name, DrafterParts(rule, pair.end_tokens, p_min, session, target, pair.heads, turns, pair.store)
+    parts = DrafterParts(
+        rule,
+        pair.end_tokens,
+        p_min,
+        session if isinstance(session, LlamaSession) else None,
+        target,
+        head=session if isinstance(session, LlamaHead) else None,
+        heads=pair.heads,
+        turns=turns,
+        store=pair.store,
     )
+    return make_drafter(name, parts)
+
+
+def _own_name(name: str, draft: OpenModel | OpenHead | None) -> str:
+    """A trained head in place of a draft model has a name of its own."""
+    if not isinstance(draft, OpenHead):
+        return name
+    return "+".join(draft.session.name if source == ModelDrafter.name else source for source in sources(name))

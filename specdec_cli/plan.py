@@ -10,6 +10,7 @@ from specdec_cli.errors import NoGpu, UsageError
 from specdec_cli.facts import model_facts
 from specdec_cli.fit import Fit, Gpu, Machine, Sized, changes, place
 from specdec_cli.gguf import read_model
+from specdec_cli.heads import HeadFacts, described, own_head, own_part, read_head, refuse_as_target
 from specdec_cli.llama.build import versions
 from specdec_cli.llama.devices import built_for_gpu, devices_named, gpu_devices
 from specdec_cli.llama.model import read_vocabulary
@@ -18,7 +19,6 @@ from specdec_cli.memory import ModelFacts, repacked_formats
 from specdec_cli.sampling import SamplingParams
 from specdec_cli.settings import DEFAULT_CONTEXT, ContextSettings, FlashAttention, ModelSettings
 from specdec_cli.vocab_check import compare, n_real, one_line, refusal
-from specdec_cli.vocabulary import Vocabulary
 
 Say = Callable[[str], None]
 
@@ -72,7 +72,8 @@ class PairRequest:
 class Plan:
     """How both models will be opened. `n_shared` token ids mean the same in both.
 
-    `tokenizers` is the check's verdict in a line, None without a draft model.
+    `tokenizers` is the check's verdict in a line, None without a draft model. `head` is what the draft is if it is
+    no model of its own; the `draft` of a head inside the target's file is the target.
     """
 
     target: ModelSettings
@@ -83,6 +84,11 @@ class Plan:
     draft_context: ContextSettings
     n_shared: int
     tokenizers: str | None
+    head: HeadFacts | None = None
+
+
+HEAD_BATCH = 64
+"""Rows that a head reads at once. Its graph makes logits of all of them, wanted or not: more would take much memory."""
 
 
 def make_plan(request: PairRequest, say: Say) -> Plan:
@@ -90,18 +96,31 @@ def make_plan(request: PairRequest, say: Say) -> Plan:
 
     Raises ModelError, VocabularyMismatch, NoGpu, UsageError.
     """
-    facts, vocabulary = _read(request.target)
+    headers = read_model(request.target)
+    refuse_as_target(headers, request.target.name)
+    facts, vocabulary = model_facts(headers), read_vocabulary(request.target)
     # Padding is cut off with a draft and without, so that the text is the same in both cases.
-    draft_facts, n_shared, tokenizers = None, n_real(vocabulary), None
-    if request.draft is not None:
-        draft_facts, draft_vocabulary = _read(request.draft)
-        report = compare(vocabulary, draft_vocabulary)
-        if report.verdict == "mismatch":
-            raise refusal(report)
-        n_shared, tokenizers = min(n_shared, report.n_shared), one_line(report)
-        for note in (*size_notes(facts, draft_facts, force=request.force), *cache_notes(request.cache_type_draft)):
+    draft_facts, head, n_shared, tokenizers = None, None, n_real(vocabulary), None
+    if request.drafter == "mtp":
+        head = own_head(headers, request.target.name)
+        draft_facts, facts = own_part(facts, headers)
+    elif request.draft is not None:
+        draft_headers = read_model(request.draft)
+        draft_facts = model_facts(draft_headers)
+        head = read_head(draft_headers, headers, request.draft.name, request.draft)
+        if head is not None and not head.has_tokenizer:
+            tokenizers = f"{request.draft.name} has no tokenizer of its own; it knows {head.n_tokens:,} tokens"
+        else:
+            report = compare(vocabulary, read_vocabulary(request.draft))
+            if report.verdict == "mismatch":
+                raise refusal(report)
+            n_shared, tokenizers = min(n_shared, report.n_shared), one_line(report)
+        notes = size_notes(facts, draft_facts, force=request.force) if head is None else []
+        for note in (*notes, *cache_notes(request.cache_type_draft)):
             say(note)
-    contexts = _contexts(request, facts, draft_facts, say)
+    if head is not None:
+        say(described(head, (request.draft or request.target).name))
+    contexts = _contexts(request, facts, draft_facts, say, is_head=head is not None)
     fit = _fit(request, *_sized(facts, draft_facts, contexts), say)
     common = ModelSettings(
         request.target,
@@ -111,9 +130,23 @@ def make_plan(request: PairRequest, say: Say) -> Plan:
         tensor_split=request.tensor_split,
         mmap=request.mmap,
         mlock=request.mlock,
+        with_mtp=head is not None and head.is_own,
     )
-    draft = replace(common, path=request.draft, gpu_layers=fit.draft_layers) if request.draft is not None else None
-    return Plan(common, facts, contexts[0], draft, draft_facts, contexts[1], n_shared, tokenizers)
+    draft = None
+    if draft_facts is not None:
+        draft = replace(
+            common,
+            path=request.draft or request.target,
+            gpu_layers=fit.draft_layers,
+            is_head=head is not None,
+            with_mtp=head is not None and head.kind == "mtp",
+        )
+    return Plan(common, facts, contexts[0], draft, draft_facts, contexts[1], n_shared, tokenizers, head)
+
+
+def _head_context(context: ContextSettings, k: int) -> ContextSettings:
+    n_batch = min(max(HEAD_BATCH, k + 1), context.n_ctx)
+    return replace(context, n_batch=n_batch, n_ubatch=n_batch, max_rows=n_batch)
 
 
 def size_notes(target: ModelFacts, draft: ModelFacts, *, force: bool) -> list[str]:
@@ -128,7 +161,7 @@ def size_notes(target: ModelFacts, draft: ModelFacts, *, force: bool) -> list[st
 
 
 def _contexts(
-    request: PairRequest, facts: ModelFacts, draft_facts: ModelFacts | None, say: Say
+    request: PairRequest, facts: ModelFacts, draft_facts: ModelFacts | None, say: Say, *, is_head: bool
 ) -> tuple[ContextSettings, ContextSettings]:
     """Settings of both contexts: the draft's follow the target's unless asked otherwise."""
     n_ctx = _context_length(request.n_ctx, DEFAULT_CONTEXT, facts, "the target", say)
@@ -159,7 +192,7 @@ def _contexts(
         max_back=target.n_back,
         branches=0,
     )
-    return target, draft
+    return target, _head_context(draft, request.k) if is_head else draft
 
 
 def _context_length(asked: int | None, default: int, facts: ModelFacts, which: str, say: Say) -> int:
@@ -207,10 +240,10 @@ def _fit(request: PairRequest, target: Sized, draft: Sized | None, say: Say) -> 
 
 
 def size_up(
-    request: PairRequest, facts: ModelFacts, draft_facts: ModelFacts | None, say: Say
+    request: PairRequest, facts: ModelFacts, draft_facts: ModelFacts | None, say: Say, *, is_head: bool = False
 ) -> tuple[Sized, Sized | None]:
     """Both models with the contexts that a run with this request would give them."""
-    return _sized(facts, draft_facts, _contexts(request, facts, draft_facts, say))
+    return _sized(facts, draft_facts, _contexts(request, facts, draft_facts, say, is_head=is_head))
 
 
 def _sized(
@@ -227,11 +260,6 @@ def machine_now(devices: tuple[str, ...] = ()) -> Machine:
         gpus=tuple(Gpu(d.name, d.free_bytes) for d in chosen if d.is_gpu),
         repacked=repacked_formats(versions()["llama_cpp_features"]),
     )
-
-
-def _read(path: Path) -> tuple[ModelFacts, Vocabulary]:
-    """The facts come first: their reader is the one that bears any file."""
-    return model_facts(read_model(path)), read_vocabulary(path)
 
 
 def _no_gpu() -> NoGpu:

@@ -20,7 +20,7 @@ from specdec_cli.errors import UsageError
 from specdec_cli.folders import appearing
 from specdec_cli.gguf import parts_of
 from specdec_cli.llama.build import versions
-from specdec_cli.pairing import OpenModel, Pair
+from specdec_cli.pairing import OpenHead, OpenModel, Pair
 from specdec_cli.plan import Say
 from specdec_cli.tokens import shared_prefix
 
@@ -143,7 +143,12 @@ class PromptCache:
     def __init__(self, file: Path, pair: Pair, *, writes: bool, say: Say) -> None:
         # A link stays a link: what it points to is replaced.
         file = Path(os.path.realpath(file))
-        self._models = {file: pair.target} | ({_beside(file): pair.draft} if pair.draft is not None else {})
+        self._models = {file: pair.target}
+        if isinstance(pair.draft, OpenHead):
+            self._models = {}
+            say("--prompt-cache does nothing with a trained head, which reads states that are not kept.")
+        elif pair.draft is not None:
+            self._models[_beside(file)] = pair.draft
         self._keys = {path: key_of(opened) for path, opened in self._models.items()}
         self._held: dict[Path, list[int]] = {}
         self._writes = writes

@@ -10,6 +10,7 @@ from specdec_cli.download import Downloader, Progress, with_retries
 from specdec_cli.errors import ModelError, OutOfMemory, UsageError
 from specdec_cli.examine import Examined, RemoteModel, check_is_same, examine_local, examine_remote, find_remote
 from specdec_cli.fit import Fit, Machine, Sized, changes, place
+from specdec_cli.heads import read_head, refuse_as_target
 from specdec_cli.hub import Hub
 from specdec_cli.pick import HubSpec, parse_spec
 from specdec_cli.plan import PairRequest, size_notes, size_up
@@ -110,15 +111,19 @@ class Puller:
         Raises VocabularyMismatch, OutOfMemory, DiskFull.
         """
         target, draft = models[0].examined, models[1].examined if len(models) > 1 else None
-        report = compare(target.vocabulary, draft.vocabulary) if draft is not None else None
+        refuse_as_target(target.headers, target.name)
+        head = read_head(draft.headers, target.headers, draft.name, draft.file) if draft is not None else None
+        report = None
+        if draft is not None and target.vocabulary is not None and draft.vocabulary is not None:
+            report = compare(target.vocabulary, draft.vocabulary)
         if report is not None and report.verdict == "mismatch" and not force:
             raise refusal(report)
-        if draft is not None:
+        if draft is not None and head is None:
             for note in size_notes(target.facts, draft.facts, force=force):
                 self._progress.note(note)
         usual = PairRequest(Path(target.name), None, "model", k=DEFAULT_K, seed=0)
         facts = draft.facts if draft is not None else None
-        sized, sized_draft = size_up(usual, target.facts, facts, self._progress.note)
+        sized, sized_draft = size_up(usual, target.facts, facts, self._progress.note, is_head=head is not None)
         fit = place(sized, sized_draft, machine)
         if not fit.fits and not force:
             raise _too_large(fit, sized, sized_draft)

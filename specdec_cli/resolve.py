@@ -12,7 +12,7 @@ from specdec_cli.folders import cache_folder
 from specdec_cli.names import is_repo
 from specdec_cli.presets import HubFile, ModelSource, Preset, load_preset
 
-DRAFTER_NAMES = ("lookahead", "ngram", "none")
+DRAFTER_NAMES = ("lookahead", "mtp", "ngram", "none")
 """What `--draft` can name instead of a model file."""
 
 
@@ -29,6 +29,11 @@ class Resolved:
     drafter: str
     preset: Preset | None
     head: Path | None = None
+
+    @property
+    def has_model(self) -> bool:
+        """Whether a model or a head drafts: one of its own file, or the layers for that in the target's."""
+        return self.draft is not None or self.drafter == "mtp"
 
 
 def resolve(model: str, draft: str | None, quantize: Quantize, find: Find, say: Callable[[str], None]) -> Resolved:

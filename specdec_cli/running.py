@@ -8,7 +8,7 @@ from specdec_cli.answer import Answer, follow
 from specdec_cli.chat import Conversation
 from specdec_cli.draft_length import FixedLength
 from specdec_cli.engine import generate
-from specdec_cli.pairing import OpenModel, Pair
+from specdec_cli.pairing import OpenHead, OpenModel, Pair
 from specdec_cli.prompts import check_prompt
 from specdec_cli.stats import RunStats
 from specdec_cli.text import Reply
@@ -122,7 +122,7 @@ def _sampling(pair: Pair) -> str:
     return ", ".join(words)
 
 
-def _line(opened: OpenModel) -> ModelLine:
+def _line(opened: OpenModel | OpenHead) -> ModelLine:
     return ModelLine(
         name=opened.model.path.name,
         weights_bytes=opened.facts.weights_bytes,

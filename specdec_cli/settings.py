@@ -39,7 +39,10 @@ MAX_CHECKPOINTS = 16
 
 @dataclass(frozen=True, slots=True)
 class ModelSettings:
-    """One model file and where its layers go. `gpu_layers` of -1 means all of them."""
+    """One model file and where its layers go. `gpu_layers` of -1 means all of them.
+
+    `is_head` is one that cannot write alone; `with_mtp` loads the layers that predict further tokens as well.
+    """
 
     path: Path
     gpu_layers: int = 0
@@ -48,6 +51,8 @@ class ModelSettings:
     tensor_split: tuple[float, ...] = ()
     mmap: bool = True
     mlock: bool = False
+    is_head: bool = False
+    with_mtp: bool = False
 
 
 @dataclass(frozen=True, slots=True)

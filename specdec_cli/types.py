@@ -147,6 +147,37 @@ class HiddenTarget(Target, Protocol):
         ...
 
 
+class Head(Protocol):
+    """A small network that was trained to guess what a target writes, from the target's own hidden states."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def n_ctx(self) -> int: ...
+
+    @property
+    def longest(self) -> int | None:
+        """The most tokens it drafts at once; None without a limit."""
+        ...
+
+    @property
+    def confidence(self) -> float | None:
+        """How sure it is, from 0 to 1, of what comes where the last row was given; None if it was not taught that."""
+        ...
+
+    def start(self, tokens: Sequence[int], k: int) -> NDArray[np.float32]:
+        """Logits of what may follow `tokens`, shape [n_vocab], for a draft of at most `k`; valid until the next call.
+
+        Tokens that it cannot draft have minus infinity.
+        """
+        ...
+
+    def advance(self, token: int) -> NDArray[np.float32]:
+        """Logits after the draft token `token`."""
+        ...
+
+
 class Grammar(Protocol):
     """What may come next in a text that must keep to rules."""
 

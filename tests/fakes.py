@@ -110,6 +110,59 @@ class WrongDrafter(PerfectDrafter):
         return (super().next_token(tokens) + 1) % self.lm.n_vocab
 
 
+class FakeHead:
+    """A trained head that says what `lm` says of the tokens in `drafts` (None: of all) and minus infinity of others.
+
+    `failure` is raised by the first call after `calls_left` others. The draft so far is in `read`.
+    """
+
+    def __init__(
+        self,
+        lm: FakeLM,
+        *,
+        name: str = "eagle3",
+        drafts: Sequence[int] | None = None,
+        longest: int | None = None,
+        confidences: Sequence[float] = (),
+        failure: Exception | None = None,
+        calls_left: int = 0,
+    ) -> None:
+        self.name = name
+        self.n_ctx = lm.n_ctx
+        self.longest = longest
+        self.confidence: float | None = None
+        self.asked: list[int] = []
+        self.read: list[int] = []
+        self._lm = lm
+        self._drafts = drafts
+        self._confidences = confidences
+        self._failure = failure
+        self._calls_left = calls_left
+        self._start = 0
+
+    def start(self, tokens: Sequence[int], k: int) -> NDArray[np.float32]:
+        self.asked.append(k)
+        self.read, self._start = list(tokens), len(tokens)
+        return self._row()
+
+    def advance(self, token: int) -> NDArray[np.float32]:
+        self.read.append(token)
+        return self._row()
+
+    def _row(self) -> NDArray[np.float32]:
+        self._calls_left -= 1
+        if self._failure is not None and self._calls_left < 0:
+            raise self._failure
+        if self._confidences:
+            self.confidence = self._confidences[len(self.read) - self._start]
+        row = self._lm.score(self.read, 1)[0]
+        if self._drafts is not None:
+            kept = np.full_like(row, -np.inf)
+            kept[list(self._drafts)] = row[list(self._drafts)]
+            row = kept
+        return row
+
+
 class FakeClock:
     """The first reading is `now`; each is later than the one before by the next of `steps`, over and over."""
 

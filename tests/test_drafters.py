@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from fakes import FakeClock, HashLM, TableLM
+from fakes import FakeClock, FakeHead, HashLM, TableLM
 from scipy import stats
 
 from specdec_cli.auto_length import AutoLength
@@ -237,12 +237,13 @@ def test_ctrl_c_in_the_draft_model_is_ctrl_c() -> None:
 
 
 NEED_FILES = {"model", "medusa"}
+HEADS = {"eagle3", "mtp", "dflash", "dflash2", "dspark"}
 
 
 @pytest.mark.parametrize("name", sorted(DRAFTERS.keys() - {"medusa"}))
 def test_a_drafter_is_found_under_the_name_that_it_shows(name: str) -> None:
     lm = TableLM(20, seed=0)
-    parts = DrafterParts(rule_for(lm), frozenset(), 0.0, lm)
+    parts = DrafterParts(rule_for(lm), frozenset(), 0.0, lm, head=FakeHead(lm, name=name))
 
     assert DRAFTERS[name](parts).name == name
 
@@ -251,8 +252,11 @@ def test_what_needs_a_file_says_so_without_it() -> None:
     def parts(session: Target | None) -> DrafterParts:
         return DrafterParts(rule_for(TableLM(20, seed=0)), frozenset(), 0.0, session)
 
-    for name in DRAFTERS.keys() - NEED_FILES:
+    for name in DRAFTERS.keys() - NEED_FILES - HEADS:
         assert DRAFTERS[name](parts(None)).name == name
+    for name in HEADS:
+        with pytest.raises(UsageError, match="needs a trained head"):
+            DRAFTERS[name](parts(None))
     for name, what in (("model", "a draft model"), ("medusa", "heads")):
         with pytest.raises(UsageError, match=f"needs {what}"):
             DRAFTERS[name](parts(None))

@@ -30,6 +30,8 @@ IMPORTS = {
     "gguf": "errors",
     "memory": "settings",
     "facts": "gguf memory",
+    "head_checks": "errors gguf",
+    "heads": "errors gguf head_checks memory",
     "fit": "memory settings",
     "sampling": "errors numpy",
     "history": "sampling numpy",
@@ -69,18 +71,18 @@ IMPORTS = {
     "inventory": "download errors folders hub presets store",
     "advice": "memory stats types",
     "splice": "gguf",
-    "llama": "errors gguf settings splice stats tokens types vocabulary llama_cpp numpy",
-    "examine": "errors facts gguf hub llama.apart memory pick presets vocabulary",
+    "llama": "errors gguf heads settings splice stats tokens types vocabulary llama_cpp numpy",
+    "examine": "errors facts gguf heads hub llama.apart memory pick presets vocabulary",
     "profile": "drafters folders llama.build llama.devices machine settings",
     "learned": "calibrate chances folders pass_costs profile settings types",
     "auto_length": "chances learned types",
-    "plan": "advice drafters.lookahead errors facts fit gguf llama.build llama.devices llama.model machine memory "
-    "sampling settings vocab_check vocabulary",
-    "pull": "download errors examine fit hub pick plan presets settings store vocab_check",
+    "plan": "advice drafters.lookahead errors facts fit gguf heads llama.build llama.devices llama.model machine "
+    "memory sampling settings vocab_check",
+    "pull": "download errors examine fit heads hub pick plan presets settings store vocab_check",
     "rules": "errors history law llama.grammar llama.model plan rejection strict verify",
     "pairing": "auto_length drafters drafters.lookahead drafters.medusa drafters.mixed drafters.model drafters.none "
-    "errors learned llama.abort llama.devices llama.model llama.session llama.weights medusa_heads memory ngram_store plan profile "
-    "rewind_cost rules settings strict types verify",
+    "errors learned llama.abort llama.devices llama.head llama.head_kinds llama.model llama.session llama.weights "
+    "medusa_heads memory ngram_store plan profile rewind_cost rules settings strict types verify",
     "prompt_cache": "errors folders gguf llama.build pairing plan tokens numpy",
     "prompts": "chat errors llama.model",
     "ui": "stats types vocab_check vocabulary rich",
@@ -105,7 +107,7 @@ IMPORTS = {
     "llama.session machine pairing plan recipes workshop",
     "replay": "costs errors",
     "commands": "advice audit audit_report bench bench_compare bench_report chat costs derive document drafters "
-    "errors fit folders gguf guard hub interrupt inventory kinds llama.abort llama.devices llama.grammar "
+    "errors fit folders gguf guard heads hub interrupt inventory kinds llama.abort llama.devices llama.grammar "
     "llama.log llama.model llama.quantize machine make_draft pairing plan plot presets profile prompt_cache prompts "
     "pull recipes replay resolve rules running sampling settings store trace tune ui.check_report ui.clean "
     "ui.make ui.progress ui.ratios ui.silent ui.steps ui.table ui.terminal ui.view ui.words "

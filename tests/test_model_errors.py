@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import real_models
 from planted import (
-    _add_vocab,  # a tokenizer is all that a file of another architecture shares with a planted one
+    add_vocab,  # a tokenizer is all that a file of another architecture shares with a planted one
     _unicode_bytes,
     make_vocab,
     random_chain,
@@ -91,7 +91,7 @@ def write_bert(path: Path, n: int = 64, n_vocab: int = 320) -> Path:
     writer.add_causal_attention(False)
     writer.add_pooling_type(gguf.PoolingType.CLS)
     writer.add_token_type_count(2)
-    _add_vocab(writer, make_vocab(n_vocab))
+    add_vocab(writer, make_vocab(n_vocab))
     shapes = {
         "token_embd.weight": (n_vocab, n),
         "position_embd.weight": (64, n),

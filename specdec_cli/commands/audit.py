@@ -91,12 +91,12 @@ def audit(
     drafters, lengths, temperatures = words(drafter), whole_numbers(k, "--k"), numbers(temp, "--temp")
     offer_to_pull(model, draft)
     files = resolve(model, draft, quantize, find, say)
-    drafters = _drafters(drafters, has_draft=files.draft is not None)
+    drafters = _drafters(drafters, has_draft=files.has_model)
     text_ways, law_ways = _ways(words(rules), drafters, lengths, temperatures)
     request = PairRequest(
         target=files.target,
         draft=files.draft,
-        drafter="none",
+        drafter="mtp" if files.drafter == "mtp" else "none",
         k=max(*lengths, *LAW_LENGTHS),
         seed=SEED,
         sampling=files.preset.sampling if files.preset is not None else SamplingParams(),

@@ -181,8 +181,7 @@ def bench(
     request = PairRequest(
         target=files.target,
         draft=files.draft,
-        # It needs more sequences.
-        drafter="lookahead" if any(setting.drafter == "lookahead" for setting in settings) else "none",
+        drafter=_opened_for(files, settings),
         k=longest_draft(settings),
         seed=SEED,
         sampling=replace(sampling, temperature=temperatures[0]),
@@ -241,6 +240,13 @@ def _length(word: str, text: str) -> int:
 def _usual_lengths(files: "Resolved") -> "list[Length]":
     own = files.preset.k if files.preset is not None else None
     return [*sorted({*USUAL_LENGTHS, own or USUAL_LENGTHS[0]}), AUTO]
+
+
+def _opened_for(files: "Resolved", settings: "list[Setting]") -> str:
+    """The drafter that contexts must suit: lookahead needs more sequences, MTP layers are read with the weights."""
+    if files.drafter == "mtp":
+        return "mtp"
+    return "lookahead" if any(setting.drafter == "lookahead" for setting in settings) else "none"
 
 
 def _usual_p_mins(files: "Resolved", tune: bool) -> list[float]:

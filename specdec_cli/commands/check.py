@@ -21,7 +21,7 @@ EXIT_CODES = {"match": 0, "match with notes": 8, "mismatch": VocabularyMismatch.
 def check(
     target: Annotated[str, typer.Argument(help="The model that is to become faster: a GGUF file, or a preset.")],
     draft: Annotated[
-        str | None, typer.Argument(help="The GGUF file that is to draft for it; a preset brings its own.")
+        str | None, typer.Argument(help="The GGUF file that is to draft for it, or mtp; a preset brings its own.")
     ] = None,
     *,
     as_json: JsonOpt = False,
@@ -39,6 +39,8 @@ def check(
 
     - 3: a file is missing or cannot be read.
     """
+    from specdec_cli.gguf import read_model
+    from specdec_cli.heads import described, needs_tokenizer, own_head, read_head, refuse_as_target
     from specdec_cli.llama.model import read_vocabulary
     from specdec_cli.resolve import resolve
     from specdec_cli.ui import check_report
@@ -46,8 +48,20 @@ def check(
     from specdec_cli.vocab_check import compare
 
     files = resolve(target, draft, quantize, find, say)
-    if files.draft is None:
+    if not files.has_model:
         raise UsageError("There is no draft to compare with.", hint="Name a second GGUF file.")
+    headers = read_model(files.target)
+    refuse_as_target(headers, files.target.name)
+    draft_headers, name = headers, files.target.name
+    if files.draft is not None:
+        draft_headers, name = read_model(files.draft), files.draft.name
+    head = read_head(draft_headers, headers, name, files.draft) if files.draft else own_head(headers, name)
+    if head is not None:
+        say(described(head, name))
+    if files.draft is None or not needs_tokenizer(draft_headers):
+        if as_json:
+            sys.stdout.write(json.dumps({"verdict": "match", "n_shared": head.n_tokens if head else 0}) + "\n")
+        return
     report = compare(read_vocabulary(files.target), read_vocabulary(files.draft))
     if as_json:
         sys.stdout.write(json.dumps(document(report)) + "\n")

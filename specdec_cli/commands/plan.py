@@ -21,7 +21,7 @@ MAX_CHANGES = 5
 def plan(
     model: Annotated[str, typer.Argument(help="A preset's name, a GGUF file, or REPO[:FILE|QUANT] of the Hub.")],
     *,
-    draft: Annotated[str | None, typer.Option(help="Its draft, in the same forms; or ngram, or none.")] = None,
+    draft: Annotated[str | None, typer.Option(help="Its draft, in the same forms; or ngram, mtp or none.")] = None,
     ctx: Annotated[int | None, typer.Option(min=0, help="Context in tokens (as in run).")] = None,
     ctx_draft: Annotated[int | None, typer.Option(min=0, help="The draft's context (the target's).")] = None,
     kv: Annotated[str, typer.Option(help="Type of the target's cache.")] = "f16",
@@ -42,6 +42,7 @@ def plan(
     """
     from specdec_cli.errors import OutOfMemory
     from specdec_cli.fit import changes, place
+    from specdec_cli.heads import described, own_head, own_part, read_head, refuse_as_target
     from specdec_cli.plan import PairRequest, size_up
     from specdec_cli.settings import DEFAULT_K
 
@@ -58,8 +59,24 @@ def plan(
         cache_type_draft=kv_draft,
         n_batch=batch,
     )
+    examined, head = target.examined, None
+    refuse_as_target(examined.headers, examined.name)
+    if draft == "mtp":
+        head = own_head(examined.headers, examined.name)
+        own, rest = own_part(examined.facts, examined.headers)
+        target = replace(target, examined=replace(examined, facts=rest))
+        draft_model = replace(target, role="draft", examined=replace(examined, facts=own))
+    elif draft_model is not None:
+        theirs = draft_model.examined
+        head = read_head(theirs.headers, examined.headers, theirs.name, theirs.file)
+    if head is not None and draft_model is not None:
+        say(described(head, draft_model.examined.name))
     sized, sized_draft = size_up(
-        request, target.examined.facts, draft_model.examined.facts if draft_model else None, say
+        request,
+        target.examined.facts,
+        draft_model.examined.facts if draft_model else None,
+        say,
+        is_head=head is not None,
     )
     machine = _machine(bytes_in(vram, "--vram"), bytes_in(ram, "--ram"))
     fit = place(sized, sized_draft, machine, layers(ngl, "--ngl"), layers(ngl_draft, "--ngl-draft"))

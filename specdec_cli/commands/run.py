@@ -50,8 +50,8 @@ def run(
     draft: Annotated[
         str | None,
         typer.Option(
-            help="Draft GGUF, Medusa heads (.safetensors), or ngram, lookahead, none (plain decoding). "
-            "A preset brings its own.",
+            help="Draft GGUF (a model or a trained head), Medusa heads (.safetensors), or ngram, lookahead, mtp, none "
+            "(plain decoding). A preset brings its own.",
             rich_help_panel=_DRAFTING,
         ),
     ] = None,

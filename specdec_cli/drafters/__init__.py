@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from specdec_cli.drafters.head import HeadDrafter
 from specdec_cli.drafters.lookahead import LookaheadDrafter
 from specdec_cli.drafters.medusa import MedusaDrafter
 from specdec_cli.drafters.mixed import MixedDrafter, Turns
@@ -12,15 +13,15 @@ from specdec_cli.drafters.none import NoDrafter
 from specdec_cli.errors import UsageError
 from specdec_cli.medusa_heads import Heads
 from specdec_cli.ngram_store import NgramStore
-from specdec_cli.types import Drafter, HiddenTarget, Target
+from specdec_cli.types import Drafter, Head, HiddenTarget, Target
 from specdec_cli.verify import Rule
 
 
 @dataclass(frozen=True, slots=True)
 class DrafterParts:
-    """What a drafter may be built from. `session` is the draft model's, None without one, `target` the target's,
-    `heads` are Medusa's for it; `turns` says which of several sources to ask, None if nobody does; `store` holds
-    earlier texts where they are to be copied from.
+    """What a drafter may be built from. `session` is the draft model's, None without one, `target` the target's;
+    `head` is a trained head's, `heads` are Medusa's; `turns` says which of several sources to ask, None if nobody
+    does; `store` holds earlier texts where they are to be copied from.
     """
 
     rule: Rule
@@ -28,6 +29,7 @@ class DrafterParts:
     p_min: float
     session: Target | None
     target: HiddenTarget | None = None
+    head: Head | None = None
     heads: Heads | None = None
     turns: Turns | None = None
     store: NgramStore | None = None
@@ -45,14 +47,25 @@ def _medusa(parts: DrafterParts) -> Drafter:
     return MedusaDrafter(parts.target, parts.heads, parts.rule, parts.end_tokens)
 
 
+def _head(parts: DrafterParts) -> Drafter:
+    if parts.head is None:
+        raise UsageError("This drafter needs a trained head.", hint="Give one with --draft PATH.")
+    return HeadDrafter(parts.head, parts.rule, parts.end_tokens, p_min=parts.p_min)
+
+
 DRAFTERS: Mapping[str, Callable[[DrafterParts], Drafter]] = {
     "lookahead": lambda parts: LookaheadDrafter(parts.rule.law.n_shared),
     "medusa": _medusa,
     "model": _model,
     "ngram": lambda parts: NgramDrafter(store=parts.store),
     "none": lambda _: NoDrafter(),
+    "eagle3": _head,
+    "mtp": _head,
+    "dflash": _head,
+    "dflash2": _head,
+    "dspark": _head,
 }
-HEED_P_MIN = frozenset({"model"})
+HEED_P_MIN = frozenset({"model", "eagle3", "mtp", "dflash", "dflash2", "dspark"})
 """Those that end a draft before a token that they are not sure enough of."""
 COPYING = frozenset({"ngram"})
 """Those that can copy from a store of earlier texts."""

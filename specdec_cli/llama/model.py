@@ -46,7 +46,8 @@ class LlamaModel:
         self._vocab = llama_cpp.llama_model_get_vocab(self._model)
         self.n_vocab: int = llama_cpp.llama_vocab_n_tokens(self._vocab)
         self.layers_on_gpu = self._layers_on_gpu()
-        self._check_it_can_write(vocab_only)
+        if not settings.is_head:
+            self._check_it_can_write(vocab_only)
 
     def _load(self, settings: ModelSettings, vocab_only: bool, abort: AbortFlag | None) -> Any:
         params = llama_cpp.llama_model_default_params()
@@ -54,6 +55,7 @@ class LlamaModel:
         params.n_gpu_layers = settings.gpu_layers
         params.main_gpu = settings.main_gpu
         params.load_mode = _load_mode(settings)
+        params.load_mtp = settings.with_mtp
         keep_alive = _set_devices(params, settings)
         keep_alive.append(_set_abort(params, abort))
         model = llama_cpp.llama_model_load_from_file(os.fsencode(settings.path), params)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from specdec_cli.errors import DecodeFailed, Interrupted, ModelError, OutOfMemory, SpecdecError, UsageError
 from specdec_cli.llama.abort import AbortFlag
+from specdec_cli.llama.hidden import HiddenRows
 from specdec_cli.llama.log import log
 from specdec_cli.llama.model import LlamaModel
 from specdec_cli.llama.rewind import Crop, Rewind, StartOver, Way, ways
@@ -21,14 +22,14 @@ from specdec_cli.stats import Evaluation
 from specdec_cli.tokens import Tokens
 from specdec_cli.types import Branches, Hidden, Logits
 
-_CACHE_TYPES = {name: getattr(llama_cpp, f"GGML_TYPE_{name.upper()}", 30) for name in CACHE_TYPE_BYTES}
+CACHE_TYPES = {name: getattr(llama_cpp, f"GGML_TYPE_{name.upper()}", 30) for name in CACHE_TYPE_BYTES}
 # 30 is GGML_TYPE_BF16, which llama_cpp has no name for
-_FLASH_ATTENTION = {
+FLASH_ATTENTION = {
     "auto": llama_cpp.LLAMA_FLASH_ATTN_TYPE_AUTO,
     "on": llama_cpp.LLAMA_FLASH_ATTN_TYPE_ENABLED,
     "off": llama_cpp.LLAMA_FLASH_ATTN_TYPE_DISABLED,
 }
-_ABORTED = 2  # llama_decode's answer when the abort callback said so
+ABORTED = 2  # llama_decode's answer when the abort callback said so
 _TRIED_POSITIONS = 8  # enough for the trial below, in the smallest context
 _SAME_SHARE = 0.5
 _SAME = 0.01  # logits may differ by so much where the prefix hardly moves them
@@ -61,6 +62,7 @@ class LlamaSession:
         self._most_at_once = min(settings.n_ubatch, settings.n_ctx)  # llama.cpp makes batches no longer than contexts
         self._positions = np.arange(max(settings.n_ctx, _TRIED_POSITIONS), dtype=np.int32)
         self._asked = Tokens()  # what was asked for last; what is cached is always the beginning of it
+        self._captured: HiddenRows | None = None
         self.n_ctx = settings.n_ctx  # llama.cpp rounds its own figure up
         self.n_vocab = model.n_vocab
         self.n_embd = int(llama_cpp.llama_model_n_embd_out(model.handle))
@@ -87,7 +89,7 @@ class LlamaSession:
 
     def _open(self, way: Way) -> None:
         self._context = _open_context(self._model, self._settings, self._abort, way)
-        self.cache_bytes = _cache_bytes_from_log()
+        self.cache_bytes = cache_bytes_from_log()
         self._memory = llama_cpp.llama_get_memory(self._context)
         self._rewinding = way.start(self._context, self._settings)
         self._buffer: Logits = np.empty((0, 0), np.float32)
@@ -244,6 +246,27 @@ class LlamaSession:
         state = llama_cpp.llama_get_embeddings_ith(self._context, row)
         return np.ctypeslib.as_array(state, (self.n_embd,)).copy() if state else None
 
+    def evaluate(self, tokens: Sequence[int]) -> None:
+        """Make the cache hold exactly `tokens`, asking for no logits. Raises what `score` does."""
+        self._check(tokens, 1)
+        tokens = Tokens.of(tokens)
+        self._take_back_to(tokens, len(tokens))
+        new = tokens[len(self._cached) :]
+        self._evaluate_unscored(new)
+        self._rewinding.read(len(tokens), len(new))
+
+    def capture(self, layers: Sequence[int]) -> HiddenRows:
+        """Keep the inputs of these layers for every token evaluated from here on: see HiddenRows."""
+        self._rewind(0)
+        n_embd = llama_cpp.llama_model_n_embd(self._model.handle)
+        self._captured = HiddenRows(self._context, layers, n_embd, 2 * self._settings.n_batch)
+        return self._captured
+
+    @property
+    def handle(self) -> llama_cpp.llama_context_p:
+        """llama.cpp's pointer, for a head that shares this model's tensors."""
+        return self._context
+
     def _rows(self, n: int) -> Logits:
         """The first `n` rows of llama.cpp's buffer. It seldom moves, and wrapping it anew takes 30 microseconds."""
         address = ctypes.addressof(llama_cpp.llama_get_logits(self._context).contents)
@@ -332,9 +355,13 @@ class LlamaSession:
         if self.keep_hidden:  # llama.cpp makes states, and rows, of all tokens of a batch or of none
             llama_cpp.llama_set_embeddings(self._context, shows_states)
         self._first_hidden, self._n_hidden = past + 1, n if shows_states else 0
+        if self._captured is not None:
+            self._captured.make_room(self._cached, n)
         status = llama_cpp.llama_decode(self._context, self._batch)
         if status != 0:
             self._fail(status)
+        if self._captured is not None:
+            self._captured.add(past, n)
         self._rewinding.after(n)
         self._cached += chunk
         self.n_evaluated += n + n_beside
@@ -344,7 +371,7 @@ class LlamaSession:
         # After an abort some of the batch may already be in the cache: take back all of it.
         if status not in _UNTOUCHED:
             self._go_back(len(self._cached), distance=self.n_ctx + 1)
-        if status == _ABORTED and self._abort is not None:
+        if status == ABORTED and self._abort is not None:
             raise Interrupted(self._abort.signal_number)
         if status == 1:
             raise DecodeFailed("The context is full.", hint="Use a larger --ctx.")
@@ -356,6 +383,8 @@ class LlamaSession:
         )
 
     def _rewind(self, keep: int) -> None:
+        if self._captured is not None:
+            keep = self._captured.from_before(keep)
         if keep < len(self._cached):
             self._go_back(keep, distance=len(self._cached) - keep)
 
@@ -367,11 +396,15 @@ class LlamaSession:
             self.n_resets += 1
         else:
             del self._cached[kept:]
+            if self._captured is not None:
+                self._captured.keep(kept)
 
     def _clear(self) -> None:
         llama_cpp.llama_memory_clear(self._memory, True)
         self._rewinding.cleared()
         self._cached = []
+        if self._captured is not None:
+            self._captured.keep(0)
 
     def close(self) -> None:
         """Free the context; calling it again does nothing."""
@@ -405,8 +438,8 @@ def _open_context(
     params.n_outputs_max = max(settings.max_rows + settings.branches, n_sequences)
     params.n_threads = params.n_threads_batch = settings.threads
     params.pooling_type = llama_cpp.LLAMA_POOLING_TYPE_NONE  # states are those of single tokens
-    params.type_k = params.type_v = _CACHE_TYPES[settings.cache_type]
-    params.flash_attn_type = _FLASH_ATTENTION[settings.flash_attention]
+    params.type_k = params.type_v = CACHE_TYPES[settings.cache_type]
+    params.flash_attn_type = FLASH_ATTENTION[settings.flash_attention]
     # Rejected drafts and earlier turns are taken back at any distance, so the window must not forget.
     params.swa_full = True
     if abort is not None:
@@ -444,7 +477,7 @@ def _bytes_of(data: NDArray[np.uint8]) -> Any:
 _CACHE_SIZE = re.compile(r"(?:llama_kv_cache|llama_memory_recurrent)\S*: +size = +([\d.]+) MiB")
 
 
-def _cache_bytes_from_log() -> int:
+def cache_bytes_from_log() -> int:
     """What llama.cpp says it took for keys, values and states: a sliding window has two caches."""
     sizes = [float(found[1]) for line in log.lines if (found := _CACHE_SIZE.search(line))]
     return int(sum(sizes) * 2**20)
