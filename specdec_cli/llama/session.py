@@ -102,7 +102,8 @@ class LlamaSession:
         first_wanted = len(tokens) - n_last
         self._rewind(min(self._asked.n_shared(tokens), first_wanted))
         self._asked = tokens
-        self._evaluate_unscored(tokens[len(self._cached) : first_wanted])
+        if len(self._cached) < first_wanted:
+            self._evaluate_unscored(tokens[len(self._cached) : first_wanted])
         self._decode(tokens[first_wanted:], first_wanted=0)
         return self._rows(n_last)
 
@@ -164,8 +165,6 @@ class LlamaSession:
 
     def _evaluate_unscored(self, tokens: list[int]) -> None:
         """Bring the cache up to date, in batches of n_batch, asking for no logits."""
-        if not tokens:
-            return
         started, evaluated = self._clock(), self.n_evaluated
         try:
             for at in range(0, len(tokens), self._settings.n_batch):
