@@ -62,7 +62,7 @@ def block_chance(weight: float, p: Distribution, q: Distribution) -> float:
     """The chance that a block of this weight may end here, given p and q of the token that would follow."""
     rest = float(excess(p, q, weight).sum())
     missing = rest + 1.0 - weight
-    return rest / missing if missing > 0 else 1.0
+    return min(rest / missing, 1.0) if missing > 0 else 1.0  # rounding must not make it more
 
 
 def pick(distribution: Distribution, u: float) -> int:

@@ -2,7 +2,9 @@
 
 from collections.abc import Iterator, Sequence
 from itertools import chain, islice
-from typing import overload
+from typing import TypeVar, overload
+
+T = TypeVar("T", list[int], tuple[int, ...])
 
 
 class Tokens(Sequence[int]):
@@ -41,6 +43,8 @@ class Tokens(Sequence[int]):
         """Length of the longest common beginning."""
         if self._text is not other._text:
             return shared_prefix(list(self), list(other))
+        if self._n == other._n:  # within a draft
+            return self._n + shared_prefix(self._tail, other._tail)
         n = min(self._n, other._n)
         return n + shared_prefix(self[n:], other[n:])
 
@@ -73,7 +77,7 @@ class Tokens(Sequence[int]):
         return f"Tokens({list(self)})"
 
 
-def shared_prefix(a: list[int], b: list[int]) -> int:
+def shared_prefix(a: T, b: T) -> int:
     """Length of the longest common beginning, by bisection on slices: they compare at C speed."""
     low, high = 0, min(len(a), len(b))
     if (a if high == len(a) else a[:high]) == b[:high]:  # nearly always: the text has only grown

@@ -324,8 +324,6 @@ class LlamaSession:
 
     def _evaluate_unscored(self, tokens: list[int]) -> None:
         """Bring the cache up to date, in batches of n_batch, asking for no logits."""
-        if not tokens:
-            return
         started, evaluated = self._clock(), self.n_evaluated
         try:
             most = min(self._settings.n_batch, self.n_ctx)
