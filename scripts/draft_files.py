@@ -34,6 +34,7 @@ class TargetFile:
         self.rope_base = float(self._number("rope.freq_base", 10_000.0))
         self.epsilon = float(self._number("attention.layer_norm_rms_epsilon"))
         self.n_vocab = len(self._reader.fields["tokenizer.ggml.tokens"].data)
+        self.is_tied = "output.weight" not in self._tensors
         if "rope_freqs.weight" in self._tensors or self._has("rope.scaling.type"):
             raise SystemExit(f"{path.name} scales its RoPE, which these trainings do not know.")
 
@@ -45,9 +46,7 @@ class TargetFile:
 
     def weight(self, name: str) -> NDArray[np.float32]:
         """A tensor by name, without ".weight"; `output` falls back to the embedding where it is tied."""
-        if name == "output" and "output.weight" not in self._tensors:
-            name = "token_embd"
-        tensor = self._tensors[f"{name}.weight"]
+        tensor = self._tensors["token_embd.weight" if name == "output" and self.is_tied else f"{name}.weight"]
         return gguf.quants.dequantize(tensor.data, tensor.tensor_type).astype(np.float32)
 
     def copy_tokenizer(self, writer: gguf.GGUFWriter) -> None:
@@ -70,7 +69,14 @@ def write_llama(path: Path, target: TargetFile, tensors: Tensors, *, n_layers: i
 
 
 def write_eagle3(
-    path: Path, target: TargetFile, tensors: Tensors, *, layers: Iterable[int], n_ff: int, d2t: NDArray[np.int64], name: str
+    path: Path,
+    target: TargetFile,
+    tensors: Tensors,
+    *,
+    layers: Iterable[int],
+    n_ff: int,
+    d2t: NDArray[np.int64],
+    name: str,
 ) -> None:
     """An EAGLE-3 head as llama.cpp reads it, float32.
 

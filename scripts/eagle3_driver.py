@@ -41,7 +41,9 @@ def extension(name: str, result: Any, *arguments: Any) -> Callable[..., Any]:
     return function
 
 
-set_layer_input = extension("_Z30llama_set_embeddings_layer_inpP13llama_contextjb", None, ctypes.c_uint32, ctypes.c_bool)
+set_layer_input = extension(
+    "_Z30llama_set_embeddings_layer_inpP13llama_contextjb", None, ctypes.c_uint32, ctypes.c_bool
+)
 layer_input = extension("_Z30llama_get_embeddings_layer_inpP13llama_contextj", _FLOAT_P, ctypes.c_uint32)
 target_layers = extension("_Z28llama_model_target_layer_idsPK11llama_model", ctypes.POINTER(ctypes.c_int32))
 n_target_layers = extension("_Z30llama_model_target_layer_ids_nPK11llama_model", ctypes.c_uint32)

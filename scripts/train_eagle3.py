@@ -36,15 +36,15 @@ from torch.nn import functional
 sys.path.insert(0, str(Path(__file__).parent))
 from draft_files import TargetFile, write_eagle3
 from eagle3_driver import HeadOnTarget
-from training_data import Text, read, shards
+from training_data import Text
 from training_layers import FeedForward, Norm, Rope, heads_of, load, rate
+from training_loop import Data, Report, Rows, Score, cross_entropy
 
 from specdec_cli.llama.model import LlamaModel
 from specdec_cli.llama.quantize import quantize
 from specdec_cli.settings import ModelSettings
 
 WINDOW = 192
-HELD_OUT_EVERY = 16
 STEP_WEIGHT = 0.8
 STATE_UNTIL = 0.4
 
@@ -155,14 +155,6 @@ def begin(head: Head, target: TargetFile, d2t: NDArray[np.int64], sizes: NDArray
     )
 
 
-def frequent(texts: list[Text], n_vocab: int, n_rows: int) -> NDArray[np.int64]:
-    """The ids that the target gives most probability, in order; low ids, the older merges, break ties."""
-    mass = 1e-3 / (1.0 + np.arange(n_vocab))
-    for text in texts:
-        np.add.at(mass, text.top_ids.ravel(), np.exp(text.top_logs.astype(np.float32)).ravel())
-    return np.sort(np.argsort(-mass, kind="stable")[:n_rows]).astype(np.int64)
-
-
 @dataclass(frozen=True, slots=True)
 class Batch:
     """Windows of texts, [b, w, ...]; rows without a target have probabilities of zero."""
@@ -175,41 +167,27 @@ class Batch:
     best: Tensor
 
     @classmethod
-    def of(cls, texts: list[Text], t2d: Tensor, rng: random.Random) -> "Batch":
+    def of(cls, texts: list[Text], rows: Rows, rng: random.Random) -> "Batch":
         width = min(WINDOW, max(len(text) for text in texts))
         parts: list[list[Tensor]] = [[], [], [], [], []]
         for text in texts:
             first = rng.randint(0, max(0, len(text) - width))
             for part, array in zip(
-                parts, (text.tokens, text.inputs.reshape(len(text), -1), text.hidden, text.top_ids, text.top_logs), strict=True
+                parts,
+                (text.tokens, text.inputs.reshape(len(text), -1), text.hidden, text.top_ids, text.top_logs),
+                strict=True,
             ):
                 window = torch.from_numpy(array[first : first + width])
                 filler = -torch.inf if array is text.top_logs else 0
                 pad = (0, 0) * (window.dim() - 1) + (0, width - len(window))
                 part.append(functional.pad(window, pad, value=filler))
         tokens, features, hidden, ids, logs = (torch.stack(part) for part in parts)
-        rows = t2d[ids.long()]
-        probs = logs.float().exp() * (rows >= 0)
-        # What the reduced vocabulary leaves out is shared among the rest.
-        probs = probs / probs.sum(-1, keepdim=True).clamp_min(1e-6)
-        return cls(tokens.long(), features.float(), hidden.float(), rows.clamp_min(0), probs, rows[..., 0])
+        return cls(tokens.long(), features.float(), hidden.float(), *rows.targets(ids, logs))
 
 
-@dataclass(slots=True)
-class Score:
-    """Sums over positions, of one step of the draft."""
-
-    n: int = 0
-    loss: float = 0.0
-    agreed: float = 0.0
-    overlap: float = 0.0
-
-    def means(self) -> tuple[float, float, float]:
-        n = max(1, self.n)
-        return self.loss / n, self.agreed / n, self.overlap / n
-
-
-def losses(head: Head, embeddings: Tensor, batch: Batch, n_steps: int, state_weight: float, scores: list[Score]) -> Tensor:
+def losses(
+    head: Head, embeddings: Tensor, batch: Batch, n_steps: int, state_weight: float, scores: list[Score]
+) -> Tensor:
     """The loss of all steps; what happened is added to `scores`."""
     n = batch.tokens.shape[1] - n_steps
     embedded = [embeddings[batch.tokens[:, 1 + i : 1 + i + n]].float() for i in range(n_steps)]
@@ -217,52 +195,15 @@ def losses(head: Head, embeddings: Tensor, batch: Batch, n_steps: int, state_wei
     for i, state in enumerate(head.unroll(embedded, head.encode(batch.features[:, :n]))):
         at = slice(1 + i, 1 + i + n)
         wanted = batch.probs[:, at].sum(-1) > 0.5
-        state, rows, probs = head.output_norm(state[wanted]), batch.rows[:, at][wanted], batch.probs[:, at][wanted]
-        logs = head.output(state).float().log_softmax(dim=-1)
-        picked = logs.gather(1, rows)
-        loss = -(probs * picked).sum(-1).mean()
+        state = head.output_norm(state[wanted])
+        targets = (part[:, at][wanted] for part in (batch.rows, batch.probs, batch.best))
+        loss = cross_entropy(head.output(state), *targets, scores[i])
         weight = STEP_WEIGHT**i
         total = total + weight * loss
         if state_weight:
             hidden = batch.hidden[:, at][wanted]
             total = total + weight * state_weight * functional.mse_loss(state, hidden) / hidden.pow(2).mean()
-        with torch.no_grad():
-            scores[i].n += len(rows)
-            scores[i].loss += float(loss) * len(rows)
-            scores[i].agreed += float((logs.argmax(-1) == batch.best[:, at][wanted]).sum())
-            scores[i].overlap += float(torch.minimum(probs, picked.exp()).sum())
     return total
-
-
-class Data:
-    """Texts of a folder that may still grow: every sixteenth is held out."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder, self._seen = folder, set[Path]()
-        self.train: list[Text] = []
-        self.held_out: list[Text] = []
-        self._order: list[int] = []
-
-    def refresh(self) -> None:
-        for path in shards(self._folder):
-            if path not in self._seen:
-                self._seen.add(path)
-                for i, text in enumerate(read(path)):
-                    (self.held_out if i % HELD_OUT_EVERY == 0 else self.train).append(text)
-
-    def draw(self, n: int, rng: random.Random) -> list[Text]:
-        while len(self._order) < n:
-            self.refresh()
-            self._order += rng.sample(range(len(self.train)), len(self.train))
-        chosen, self._order = self._order[:n], self._order[n:]
-        return [self.train[i] for i in chosen]
-
-
-def wait_for(data: Data) -> None:
-    data.refresh()
-    while not data.train:
-        time.sleep(5)
-        data.refresh()
 
 
 def save(head: Head, target: TargetFile, options: argparse.Namespace, d2t: NDArray[np.int64]) -> None:
@@ -270,26 +211,24 @@ def save(head: Head, target: TargetFile, options: argparse.Namespace, d2t: NDArr
     with tempfile.TemporaryDirectory(dir=options.head.parent) as folder:
         whole, small = Path(folder) / "whole.gguf", Path(folder) / "small.gguf"
         name = f"EAGLE-3 head for {options.target.stem}"
-        write_eagle3(whole, target, head.tensors(), layers=options.layers, n_ff=options.ff or target.n_ff, d2t=d2t, name=name)
-        if options.type == "F32":
-            whole.replace(options.head)
-        else:
+        write_eagle3(
+            whole, target, head.tensors(), layers=options.layers, n_ff=options.ff or target.n_ff, d2t=d2t, name=name
+        )
+        if options.type != "F32":
             quantize(whole, small, options.type, threads=1)
-            small.replace(options.head)
+        (whole if options.type == "F32" else small).replace(options.head)
 
 
-def evaluate(head: Head, embeddings: Tensor, texts: list[Text], t2d: Tensor, n_steps: int) -> list[Score]:
+def evaluate(head: Head, embeddings: Tensor, texts: list[Text], rows: Rows, n_steps: int) -> list[Score]:
     scores = [Score() for _ in range(n_steps)]
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
         for i in range(0, min(len(texts), 48), 8):
-            losses(head, embeddings, Batch.of(texts[i : i + 8], t2d, random.Random(i)), n_steps, 0.0, scores)
+            losses(head, embeddings, Batch.of(texts[i : i + 8], rows, random.Random(i)), n_steps, 0.0, scores)
     return scores
 
 
-def train(head: Head, target: TargetFile, data: Data, d2t: NDArray[np.int64], options: argparse.Namespace) -> None:
+def train(head: Head, target: TargetFile, data: Data, rows: Rows, options: argparse.Namespace) -> None:
     embeddings = torch.from_numpy(target.weight("token_embd")).to(torch.bfloat16)
-    t2d = torch.full((target.n_vocab,), -1)
-    t2d[torch.from_numpy(d2t)] = torch.arange(len(d2t))
     trained = [p for p in head.parameters() if p.requires_grad]
     optimizer = torch.optim.AdamW(trained, lr=options.rate, betas=(0.9, 0.95), weight_decay=0.01)
     kept = options.head.with_suffix(".pt")
@@ -300,12 +239,14 @@ def train(head: Head, target: TargetFile, data: Data, d2t: NDArray[np.int64], op
         optimizer.load_state_dict(state["optimizer"])
         step, spent, seen = state["step"], state["spent"], state["seen"]
     rng = random.Random(step)
-    began, reported = time.monotonic() - spent, time.monotonic()
+    report, began = Report(options.head.with_suffix(".csv"), options.report), time.monotonic() - spent
     scores = [Score() for _ in range(options.steps)]
-    while (done := (time.monotonic() - began) / (60 * options.minutes)) < 1:
+    done = 0.0
+    while done < 1:
+        done = (time.monotonic() - began) / (60 * options.minutes)
         for group in optimizer.param_groups:
             group["lr"] = rate(done, options.rate)
-        batch = Batch.of(data.draw(options.batch, rng), t2d, rng)
+        batch = Batch.of(data.draw(options.batch, rng), rows, rng)
         with torch.autocast("cpu", torch.bfloat16):
             loss = losses(head, embeddings, batch, options.steps, max(0.0, 1 - done / STATE_UNTIL), scores)
         loss.backward()
@@ -313,30 +254,13 @@ def train(head: Head, target: TargetFile, data: Data, d2t: NDArray[np.int64], op
         optimizer.step()
         optimizer.zero_grad()
         step, seen = step + 1, seen + int((batch.probs.sum(-1) > 0.5).sum())
-        if time.monotonic() - reported > 60 * options.report or step == 1:
-            held_out = evaluate(head, embeddings, data.held_out, t2d, options.steps)
-            report(step, seen, time.monotonic() - began, scores, held_out, options.head.with_suffix(".csv"))
-            scores, reported = [Score() for _ in range(options.steps)], time.monotonic()
-            state = {"head": head.state_dict(), "optimizer": optimizer.state_dict(), "d2t": torch.from_numpy(d2t)}
+        if report.due or done >= 1 or step == 1:
+            held_out = evaluate(head, embeddings, data.held_out, rows, options.steps)
+            report.add(step, seen, time.monotonic() - began, scores, held_out)
+            scores = [Score() for _ in range(options.steps)]
+            state = {"head": head.state_dict(), "optimizer": optimizer.state_dict(), "d2t": torch.from_numpy(rows.d2t)}
             torch.save({**state, "step": step, "spent": time.monotonic() - began, "seen": seen}, kept)
-            save(head, target, options, d2t)
-    held_out = evaluate(head, embeddings, data.held_out, t2d, options.steps)
-    report(step, seen, time.monotonic() - began, scores, held_out, options.head.with_suffix(".csv"))
-    save(head, target, options, d2t)
-
-
-def report(step: int, seen: int, spent: float, scores: list[Score], held_out: list[Score], curve: Path) -> None:
-    texts = [" ".join(f"{value:.3f}" for value in score.means()) for score in (*scores, *held_out)]
-    now = ", ".join(texts[: len(scores)])
-    print(f"step {step}, {seen:,} tokens, {spent / 60:.1f} min: train {now}; held out {', '.join(texts[len(scores) :])}", flush=True)
-    if not curve.exists():
-        names = [f"{kind} {name} {i + 1}" for kind in ("train", "held-out") for i in range(len(scores)) for name in NAMES]
-        curve.write_text(",".join(("step", "tokens", "seconds", *names)) + "\n")
-    with curve.open("a") as file:
-        file.write(",".join((str(step), str(seen), f"{spent:.0f}", *(t.replace(" ", ",") for t in texts))) + "\n")
-
-
-NAMES = ("loss", "agreement", "overlap")
+            save(head, target, options, rows.d2t)
 
 
 def check(target: TargetFile, options: argparse.Namespace) -> float:
@@ -407,16 +331,15 @@ def main() -> None:
         difference = check(target, options)
         sys.exit(None if difference < 0.02 else f"The file is not the head: {difference:.3f} deviations apart.")
     data = Data(options.data)
-    wait_for(data)
     kept = options.head.with_suffix(".pt")
     if kept.exists():
-        d2t = torch.load(kept, weights_only=True)["d2t"].numpy()
+        rows = Rows(torch.load(kept, weights_only=True)["d2t"].numpy(), target.n_vocab)
     else:
-        d2t = frequent(data.train, target.n_vocab, options.rows)
-    head = Head(target, d2t, options.ff or target.n_ff)
+        rows = Rows.frequent(data.train, target.n_vocab, options.rows)
+    head = Head(target, rows.d2t, options.ff or target.n_ff)
     if options.ff is None:
-        begin(head, target, d2t, input_sizes(data.train[:32]))
-    train(head, target, data, d2t, options)
+        begin(head, target, rows.d2t, input_sizes(data.train[:32]))
+    train(head, target, data, rows, options)
 
 
 if __name__ == "__main__":

@@ -19,12 +19,11 @@ shard-SEED-NNNN.npz holds, for n tokens in s answers:
 """
 
 import argparse
-import ctypes
 import os
 import random
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -37,6 +36,7 @@ import torch
 from numpy.typing import NDArray
 
 sys.path.insert(0, str(Path(__file__).parent))
+from eagle3_driver import layer_input, set_layer_input
 from instructions import instruction
 
 from specdec_cli.llama.model import LlamaModel
@@ -96,10 +96,8 @@ class Writer:
             sys.exit("llama.cpp could not make a context of so many sequences.")
         self._batch = llama_cpp.llama_batch_init(params.n_batch, 0, 1)
         self._memory = llama_cpp.llama_get_memory(self._context)
-        self._layer_input = _function("_Z30llama_get_embeddings_layer_inpP13llama_contextj", ctypes.POINTER(ctypes.c_float))
-        take = _function("_Z30llama_set_embeddings_layer_inpP13llama_contextjb", None, ctypes.c_bool)
         for layer in layers:
-            take(self._context, layer, True)
+            set_layer_input(self._context, layer, True)
 
     def evaluate(self, entries: list[tuple[int, int, int]]) -> tuple[Floats, NDArray[np.float16], NDArray[np.float16]]:
         """(token, position, sequence) of each entry. Logits [n, vocabulary] (a view), inputs, hidden states."""
@@ -110,10 +108,10 @@ class Writer:
         if llama_cpp.llama_decode(self._context, self._batch) != 0:
             sys.exit("llama.cpp could not evaluate a batch.")
         logits = np.ctypeslib.as_array(llama_cpp.llama_get_logits(self._context), (n, self._n_vocab))
-        inputs = [self._copied(self._layer_input(self._context, layer), n) for layer in self._layers]
+        inputs = [self._copied(layer_input(self._context, layer), n) for layer in self._layers]
         return logits, np.stack(inputs, axis=1), self._copied(llama_cpp.llama_get_embeddings(self._context), n)
 
-    def _copied(self, pointer: ctypes.Array[ctypes.c_float], n: int) -> NDArray[np.float16]:
+    def _copied(self, pointer: Any, n: int) -> NDArray[np.float16]:
         return np.clip(np.ctypeslib.as_array(pointer, (n, self._n_embd)), -6e4, 6e4).astype(np.float16)
 
     def forget(self, sequence: int) -> None:
@@ -122,13 +120,6 @@ class Writer:
     def close(self) -> None:
         llama_cpp.llama_batch_free(self._batch)
         llama_cpp.llama_free(self._context)
-
-
-def _function(name: str, result: object, *more: object) -> Callable[..., Any]:
-    """A function of llama-ext.h that the bindings leave out; the C++ name is that of Linux and macOS."""
-    function = getattr(llama_cpp.llama_cpp._lib, name)
-    function.argtypes, function.restype = [ctypes.c_void_p, ctypes.c_uint32, *more], result
-    return function
 
 
 def write(model: LlamaModel, writer: Writer, n_sequences: int, seed: int) -> Iterator[Answer]:
