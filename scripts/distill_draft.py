@@ -108,18 +108,19 @@ def losses(
         torch.stack([_cut(getattr(text, name), width, -torch.inf if name == "top_logs" else 0) for text in texts])
         for name in names
     )
-    state = draft(ends[0][tokens.long()].float())
+    state = draft(ends[0][tokens].float())
     wanted = logs[..., 0] > -torch.inf
     own = state[wanted]
     loss = cross_entropy(functional.linear(own, ends[1]), *rows.targets(ids[wanted], logs[wanted]), score)
     if state_weight:
-        aim = hidden[wanted].float()
+        aim = hidden[wanted]
         loss = loss + state_weight * functional.mse_loss(own, aim) / aim.pow(2).mean()
     return loss
 
 
 def _cut(array: NDArray[np.generic], width: int, filler: float) -> Tensor:
     part = torch.from_numpy(array[:width])
+    part = part.float() if part.is_floating_point() else part.long()
     return functional.pad(part, (0, 0) * (part.dim() - 1) + (0, width - len(part)), value=filler)
 
 

@@ -29,7 +29,7 @@ class TargetFile:
         self.n_embd = self._number("embedding_length")
         self.n_ff = self._number("feed_forward_length")
         self.n_head = self._number("attention.head_count")
-        self.n_head_kv = self._number("attention.head_count_kv")
+        self.n_head_kv = self._number("attention.head_count_kv", self.n_head)
         self.n_ctx = self._number("context_length")
         self.rope_base = float(self._number("rope.freq_base", 10_000.0))
         self.epsilon = float(self._number("attention.layer_norm_rms_epsilon"))

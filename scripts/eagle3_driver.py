@@ -95,7 +95,9 @@ class HeadOnTarget:
         """The head's own states for inputs of the layers [n, 3 d]: [n, d]."""
         n = len(features)
         batch = llama_cpp.llama_batch_init(n, features.shape[1], 1)
-        _fill(batch, range(n))
+        # Positions play no part here, but llama.cpp wants them to go on from what its memory holds.
+        known = llama_cpp.llama_memory_seq_pos_max(llama_cpp.llama_get_memory(self._head), 0) + 1
+        _fill(batch, range(known, known + n))
         np.ctypeslib.as_array(batch.embd, features.shape)[:] = features
         _check(llama_cpp.llama_encode(self._head, batch))
         llama_cpp.llama_batch_free(batch)

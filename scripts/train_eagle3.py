@@ -178,11 +178,12 @@ class Batch:
                 strict=True,
             ):
                 window = torch.from_numpy(array[first : first + width])
+                window = window.float() if window.is_floating_point() else window.long()
                 filler = -torch.inf if array is text.top_logs else 0
                 pad = (0, 0) * (window.dim() - 1) + (0, width - len(window))
                 part.append(functional.pad(window, pad, value=filler))
         tokens, features, hidden, ids, logs = (torch.stack(part) for part in parts)
-        return cls(tokens.long(), features.float(), hidden.float(), *rows.targets(ids, logs))
+        return cls(tokens, features, hidden, *rows.targets(ids, logs))
 
 
 def losses(
