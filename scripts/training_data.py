@@ -47,7 +47,7 @@ TOP = 64
 HEATS, HEAT_WEIGHTS = (0.0, 0.5, 0.8), (4, 3, 3)
 LENGTHS = (96, 160, 256)
 LONGEST_PROMPT = 300
-PER_SHARD = 128
+PER_SHARD = 64
 _LOOP = 24
 
 Floats = NDArray[np.float32]
