@@ -1,21 +1,19 @@
 """Distil a small llama out of a bigger one, on the text the bigger one writes itself, and write it as a GGUF.
 
     python scripts/training_data.py TARGET.gguf DATA
-    python scripts/distill_draft.py TARGET.gguf DATA DRAFT.gguf [--layers 0,1,29] [--minutes 20]
+    python scripts/distill_draft.py TARGET.gguf DATA DRAFT.gguf [--layers 0,1,29] [--tokens N]
 
 The draft begins as the target's layers named, with its embeddings, norm, output matrix and tokenizer; only the
 layers and the last norm learn. The loss is the cross-entropy to the target's 64 likeliest tokens (their KL
 divergence but for a constant), over the most frequent `--rows` tokens alone, which makes a step several times
-cheaper; in the first 30 % of the time also the distance from the target's last hidden state. The file has the
+cheaper; in the first 30 % of the training also the distance from the target's last hidden state. The file has the
 target's whole vocabulary. Begun again it goes on from DRAFT.pt; DRAFT.csv keeps agreement and overlap.
 """
 
 import argparse
-import os
 import random
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import numpy as np
@@ -27,13 +25,12 @@ from torch.nn import functional
 sys.path.insert(0, str(Path(__file__).parent))
 from draft_files import TargetFile, write_llama
 from training_data import Text
-from training_layers import FeedForward, Norm, Rope, heads_of, load, rate
-from training_loop import Data, Report, Rows, Score, cross_entropy
+from training_layers import FeedForward, Norm, Rope, heads_of, load
+from training_loop import Data, Rows, Score, add_options, cross_entropy, rows_for, train
 
 from specdec_cli.llama.quantize import quantize
 
 WINDOW = 256
-STATE_UNTIL = 0.3
 
 
 class Layer(nn.Module):
@@ -125,73 +122,44 @@ def _cut(array: NDArray[np.generic], width: int, filler: float) -> Tensor:
 
 
 def save(draft: Draft, target: TargetFile, options: argparse.Namespace) -> None:
-    with tempfile.TemporaryDirectory(dir=options.draft.parent) as folder:
+    with tempfile.TemporaryDirectory(dir=options.file.parent) as folder:
         whole, small = Path(folder) / "whole.gguf", Path(folder) / "small.gguf"
         name = f"Draft for {options.target.stem}"
         write_llama(whole, target, draft.tensors(target), n_layers=len(draft.layers), n_ff=target.n_ff, name=name)
         if options.type != "F32":
             quantize(whole, small, options.type, threads=1)
-        (whole if options.type == "F32" else small).replace(options.draft)
-
-
-def train(draft: Draft, target: TargetFile, data: Data, options: argparse.Namespace) -> None:
-    rows = Rows.frequent(data.train, target.n_vocab, options.rows)
-    ends = (
-        torch.from_numpy(target.weight("token_embd")).to(torch.bfloat16),
-        torch.from_numpy(target.weight("output")[rows.d2t]),
-    )
-    optimizer = torch.optim.AdamW(draft.parameters(), lr=options.rate, betas=(0.9, 0.95), weight_decay=0.01)
-    kept = options.draft.with_suffix(".pt")
-    step, spent, seen = 0, 0.0, 0
-    if kept.exists():
-        state = torch.load(kept, weights_only=True)
-        draft.load_state_dict(state["draft"])
-        optimizer.load_state_dict(state["optimizer"])
-        step, spent, seen = state["step"], state["spent"], state["seen"]
-    rng = random.Random(step)
-    report, began = Report(options.draft.with_suffix(".csv"), options.report), time.monotonic() - spent
-    score, done = Score(), 0.0
-    while done < 1:
-        done = (time.monotonic() - began) / (60 * options.minutes)
-        for group in optimizer.param_groups:
-            group["lr"] = rate(done, options.rate)
-        texts = data.draw(options.batch, rng)
-        with torch.autocast("cpu", torch.bfloat16):
-            loss = losses(draft, ends, texts, rows, max(0.0, 1 - done / STATE_UNTIL), score)
-        loss.backward()
-        nn.utils.clip_grad_norm_(draft.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad()
-        step, seen = step + 1, seen + sum(len(text) - text.n_prompt for text in texts)
-        if report.due or done >= 1 or step == 1:
-            held_out = Score()
-            with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
-                for i in range(0, min(len(data.held_out), 48), 8):
-                    losses(draft, ends, data.held_out[i : i + 8], rows, 0.0, held_out)
-            report.add(step, seen, time.monotonic() - began, [score], [held_out])
-            score = Score()
-            state = {"draft": draft.state_dict(), "optimizer": optimizer.state_dict()}
-            torch.save({**state, "step": step, "spent": time.monotonic() - began, "seen": seen}, kept)
-            save(draft, target, options)
+        (whole if options.type == "F32" else small).replace(options.file)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("target", type=Path)
     parser.add_argument("data", type=Path, help="folder that training_data.py fills")
-    parser.add_argument("draft", type=Path, help="file to write")
+    parser.add_argument("file", type=Path, help="file to write")
     parser.add_argument("--layers", type=lambda text: [int(n) for n in text.split(",")], default=[0, 1, 29])
-    parser.add_argument("--minutes", type=float, default=20)
-    parser.add_argument("--rows", type=int, default=8192, help="tokens that the loss looks at")
-    parser.add_argument("--batch", type=int, default=6, help="texts in a step")
-    parser.add_argument("--rate", type=float, default=1e-3)
     parser.add_argument("--type", default="Q4_0", help="number format of the file")
-    parser.add_argument("--report", type=float, default=2, help="minutes from report to report")
-    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
+    add_options(parser, tokens=1_500_000, batch=6)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    target = TargetFile(options.target)
-    train(Draft(target, options.layers), target, Data(options.data), options)
+    target, data = TargetFile(options.target), Data(options.data)
+    rows = rows_for(options, data, target.n_vocab)
+    draft = Draft(target, options.layers)
+    embeddings = torch.from_numpy(target.weight("token_embd")).to(torch.bfloat16)
+    output = torch.from_numpy(target.weight("output")[rows.d2t])
+
+    def loss_of(texts: list[Text], _rng: random.Random, state_weight: float, scores: list[Score]) -> Tensor:
+        return losses(draft, (embeddings, output), texts, rows, state_weight, scores[0])
+
+    train(
+        draft,
+        data,
+        rows,
+        options,
+        n_scores=1,
+        states_until=0.3,
+        loss_of=loss_of,
+        save=lambda: save(draft, target, options),
+    )
 
 
 if __name__ == "__main__":

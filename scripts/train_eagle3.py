@@ -1,14 +1,14 @@
 """Train an EAGLE-3 head for a llama on the text it writes itself, and write it as a GGUF.
 
     python scripts/training_data.py TARGET.gguf DATA          # or at the same time: new shards are picked up
-    python scripts/train_eagle3.py TARGET.gguf DATA HEAD.gguf [--minutes 40] [--rows 8192] [--steps 3]
+    python scripts/train_eagle3.py TARGET.gguf DATA HEAD.gguf [--tokens N] [--rows 8192] [--steps 3]
     python scripts/train_eagle3.py TARGET.gguf DATA HEAD.gguf --check
 
 EAGLE-3 (Li et al., arXiv 2503.01840): one decoder layer sees, at position p, the embedding of token p + 1 and
 a state, and predicts token p + 2. The state comes from the inputs of three layers of the target (norm, fc);
 further into a draft it is the layer's own last result. "Training-time test": every position is unrolled
 `--steps` tokens deep on its own states, as it will be used. The loss is the cross-entropy to the target's 64
-likeliest tokens, weighted 0.8^step, and in the first 40 % of the time also the distance from the target's
+likeliest tokens, weighted 0.8^step, and in the first 40 % of the training also the distance from the target's
 last hidden state. The output matrix is the target's, its most frequent `--rows` rows, and stays as it is;
 the layer begins as the target's last one.
 
@@ -18,11 +18,9 @@ head as it is, disturbed by noise, and compares llama.cpp's logits with PyTorch'
 """
 
 import argparse
-import os
 import random
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,8 +35,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 from draft_files import TargetFile, write_eagle3
 from eagle3_driver import HeadOnTarget
 from training_data import Text
-from training_layers import FeedForward, Norm, Rope, heads_of, load, rate
-from training_loop import Data, Report, Rows, Score, cross_entropy
+from training_layers import FeedForward, Norm, Rope, heads_of, load
+from training_loop import Data, Rows, Score, add_options, cross_entropy, rows_for, train
 
 from specdec_cli.llama.model import LlamaModel
 from specdec_cli.llama.quantize import quantize
@@ -46,13 +44,12 @@ from specdec_cli.settings import ModelSettings
 
 WINDOW = 192
 STEP_WEIGHT = 0.8
-STATE_UNTIL = 0.4
 
 
 class Head(nn.Module):
     """The encoder and the decoder layer; `embeddings` [vocabulary, d] are the target's."""
 
-    def __init__(self, target: TargetFile, d2t: NDArray[np.int64], n_ff: int) -> None:
+    def __init__(self, target: TargetFile, d2t: NDArray[np.int64]) -> None:
         super().__init__()
         d, n_kv = target.n_embd, target.n_embd // target.n_head * target.n_head_kv
         self.n_head, self.n_head_kv = target.n_head, target.n_head_kv
@@ -60,7 +57,7 @@ class Head(nn.Module):
         self.embedding_norm, self.state_norm = Norm(d, target.epsilon), Norm(d, target.epsilon)
         self.q, self.k, self.v = (nn.Linear(2 * d, n, bias=False) for n in (d, n_kv, n_kv))
         self.o = nn.Linear(d, d, bias=False)
-        self.ffn_norm, self.ffn = Norm(d, target.epsilon), FeedForward(d, n_ff)
+        self.ffn_norm, self.ffn = Norm(d, target.epsilon), FeedForward(d, target.n_ff)
         self.output_norm = Norm(d, target.epsilon)
         self.output = nn.Linear(d, len(d2t), bias=False)
         self.output.weight.requires_grad = False
@@ -186,10 +183,9 @@ class Batch:
         return cls(tokens, features, hidden, *rows.targets(ids, logs))
 
 
-def losses(
-    head: Head, embeddings: Tensor, batch: Batch, n_steps: int, state_weight: float, scores: list[Score]
-) -> Tensor:
-    """The loss of all steps; what happened is added to `scores`."""
+def losses(head: Head, embeddings: Tensor, batch: Batch, state_weight: float, scores: list[Score]) -> Tensor:
+    """The loss of as many steps as there are scores; what happened is added to them."""
+    n_steps = len(scores)
     n = batch.tokens.shape[1] - n_steps
     embedded = [embeddings[batch.tokens[:, 1 + i : 1 + i + n]].float() for i in range(n_steps)]
     total = torch.zeros(())
@@ -209,59 +205,13 @@ def losses(
 
 def save(head: Head, target: TargetFile, options: argparse.Namespace, d2t: NDArray[np.int64]) -> None:
     """HEAD.gguf in float32 if asked for, else quantised by llama.cpp."""
-    with tempfile.TemporaryDirectory(dir=options.head.parent) as folder:
+    with tempfile.TemporaryDirectory(dir=options.file.parent) as folder:
         whole, small = Path(folder) / "whole.gguf", Path(folder) / "small.gguf"
         name = f"EAGLE-3 head for {options.target.stem}"
-        write_eagle3(
-            whole, target, head.tensors(), layers=options.layers, n_ff=options.ff or target.n_ff, d2t=d2t, name=name
-        )
+        write_eagle3(whole, target, head.tensors(), layers=options.layers, n_ff=target.n_ff, d2t=d2t, name=name)
         if options.type != "F32":
             quantize(whole, small, options.type, threads=1)
-        (whole if options.type == "F32" else small).replace(options.head)
-
-
-def evaluate(head: Head, embeddings: Tensor, texts: list[Text], rows: Rows, n_steps: int) -> list[Score]:
-    scores = [Score() for _ in range(n_steps)]
-    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
-        for i in range(0, min(len(texts), 48), 8):
-            losses(head, embeddings, Batch.of(texts[i : i + 8], rows, random.Random(i)), n_steps, 0.0, scores)
-    return scores
-
-
-def train(head: Head, target: TargetFile, data: Data, rows: Rows, options: argparse.Namespace) -> None:
-    embeddings = torch.from_numpy(target.weight("token_embd")).to(torch.bfloat16)
-    trained = [p for p in head.parameters() if p.requires_grad]
-    optimizer = torch.optim.AdamW(trained, lr=options.rate, betas=(0.9, 0.95), weight_decay=0.01)
-    kept = options.head.with_suffix(".pt")
-    step, spent, seen = 0, 0.0, 0
-    if kept.exists():
-        state = torch.load(kept, weights_only=True)
-        head.load_state_dict(state["head"])
-        optimizer.load_state_dict(state["optimizer"])
-        step, spent, seen = state["step"], state["spent"], state["seen"]
-    rng = random.Random(step)
-    report, began = Report(options.head.with_suffix(".csv"), options.report), time.monotonic() - spent
-    scores = [Score() for _ in range(options.steps)]
-    done = 0.0
-    while done < 1:
-        done = (time.monotonic() - began) / (60 * options.minutes)
-        for group in optimizer.param_groups:
-            group["lr"] = rate(done, options.rate)
-        batch = Batch.of(data.draw(options.batch, rng), rows, rng)
-        with torch.autocast("cpu", torch.bfloat16):
-            loss = losses(head, embeddings, batch, options.steps, max(0.0, 1 - done / STATE_UNTIL), scores)
-        loss.backward()
-        nn.utils.clip_grad_norm_(trained, 1.0)
-        optimizer.step()
-        optimizer.zero_grad()
-        step, seen = step + 1, seen + int((batch.probs.sum(-1) > 0.5).sum())
-        if report.due or done >= 1 or step == 1:
-            held_out = evaluate(head, embeddings, data.held_out, rows, options.steps)
-            report.add(step, seen, time.monotonic() - began, scores, held_out)
-            scores = [Score() for _ in range(options.steps)]
-            state = {"head": head.state_dict(), "optimizer": optimizer.state_dict(), "d2t": torch.from_numpy(rows.d2t)}
-            torch.save({**state, "step": step, "spent": time.monotonic() - began, "seen": seen}, kept)
-            save(head, target, options, rows.d2t)
+        (whole if options.type == "F32" else small).replace(options.file)
 
 
 def check(target: TargetFile, options: argparse.Namespace) -> float:
@@ -269,9 +219,8 @@ def check(target: TargetFile, options: argparse.Namespace) -> float:
     rng = np.random.default_rng(0)
     torch.manual_seed(0)
     d2t = np.sort(rng.choice(target.n_vocab, options.rows, replace=False))
-    head = Head(target, d2t, options.ff or target.n_ff)
-    if options.ff is None:
-        begin(head, target, d2t, np.ones(3, np.float32))
+    head = Head(target, d2t)
+    begin(head, target, d2t, np.ones(3, np.float32))
     with torch.no_grad():
         for name, p in head.named_parameters():
             p.add_(torch.randn_like(p) * (0.1 if "norm" in name else 0.02))
@@ -279,7 +228,7 @@ def check(target: TargetFile, options: argparse.Namespace) -> float:
     save(head, target, options, d2t)
     tokens = rng.integers(target.n_vocab, size=48).tolist()
     embeddings = torch.from_numpy(target.weight("token_embd"))
-    with LlamaModel(ModelSettings(options.target)) as model, HeadOnTarget(model, options.head) as pair:
+    with LlamaModel(ModelSettings(options.target)) as model, HeadOnTarget(model, options.file) as pair:
         return max(_differences(pair, head, embeddings, tokens, torch.from_numpy(d2t), options.steps))
 
 
@@ -313,18 +262,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("target", type=Path)
     parser.add_argument("data", type=Path, help="folder that training_data.py fills")
-    parser.add_argument("head", type=Path, help="file to write")
-    parser.add_argument("--minutes", type=float, default=40)
-    parser.add_argument("--rows", type=int, default=8192, help="tokens the head knows")
+    parser.add_argument("file", type=Path, help="file to write")
     parser.add_argument("--steps", type=int, default=3, help="tokens each position is unrolled")
-    parser.add_argument("--ff", type=int, help="width of the feed-forward part; the target's if not given")
     parser.add_argument("--layers", type=lambda text: [int(n) for n in text.split(",")], default=[2, 15, 29])
-    parser.add_argument("--batch", type=int, default=8, help="windows of text in a step")
-    parser.add_argument("--rate", type=float, default=1e-3)
     parser.add_argument("--type", default="Q8_0", help="number format of the file")
-    parser.add_argument("--report", type=float, default=2, help="minutes from report to report")
-    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--check", action="store_true")
+    add_options(parser, tokens=1_500_000, batch=4)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     target = TargetFile(options.target)
@@ -332,15 +275,24 @@ def main() -> None:
         difference = check(target, options)
         sys.exit(None if difference < 0.02 else f"The file is not the head: {difference:.3f} deviations apart.")
     data = Data(options.data)
-    kept = options.head.with_suffix(".pt")
-    if kept.exists():
-        rows = Rows(torch.load(kept, weights_only=True)["d2t"].numpy(), target.n_vocab)
-    else:
-        rows = Rows.frequent(data.train, target.n_vocab, options.rows)
-    head = Head(target, rows.d2t, options.ff or target.n_ff)
-    if options.ff is None:
-        begin(head, target, rows.d2t, input_sizes(data.train[:32]))
-    train(head, target, data, rows, options)
+    rows = rows_for(options, data, target.n_vocab)
+    head = Head(target, rows.d2t)
+    begin(head, target, rows.d2t, input_sizes(data.train[:32]))
+    embeddings = torch.from_numpy(target.weight("token_embd")).to(torch.bfloat16)
+
+    def loss_of(texts: list[Text], rng: random.Random, state_weight: float, scores: list[Score]) -> Tensor:
+        return losses(head, embeddings, Batch.of(texts, rows, rng), state_weight, scores)
+
+    train(
+        head,
+        data,
+        rows,
+        options,
+        n_scores=options.steps,
+        states_until=0.4,
+        loss_of=loss_of,
+        save=lambda: save(head, target, options, rows.d2t),
+    )
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Train Medusa heads on the last hidden state of a target, on the text it writes itself.
 
     python scripts/training_data.py TARGET.gguf DATA
-    python scripts/train_medusa.py TARGET.gguf DATA HEADS.safetensors [--heads 3] [--minutes 8] [--own-output]
+    python scripts/train_medusa.py TARGET.gguf DATA HEADS.safetensors [--heads 3] [--tokens N] [--own-output]
 
 Medusa-1 (Cai et al., arXiv 2401.10774): the target stays as it is. From the state h after the last norm at
 token t, from which the target's output matrix predicts token t + 1, head i (0, 1, ...) predicts token t + 2 + i:
@@ -15,16 +15,14 @@ head for d = 576. Beside it lies HEADS.json with Medusa's names: medusa_num_head
 vocab_size, base_model_name_or_path.
 
 The loss is the cross-entropy to the target's 64 likeliest tokens among the most frequent `--rows`, and in the
-first 40 % of the time also the distance from the target's own state at t + 1 + i. Begun again it goes on from
+first 40 % of the training also the distance from the target's own state at t + 1 + i. Begun again it goes on from
 HEADS.pt; HEADS.csv keeps agreement and overlap by head.
 """
 
 import argparse
 import json
-import os
 import random
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -37,11 +35,9 @@ from torch.nn import functional
 sys.path.insert(0, str(Path(__file__).parent))
 from draft_files import TargetFile
 from training_data import Text
-from training_layers import rate
-from training_loop import Data, Report, Rows, Score, cross_entropy
+from training_loop import Data, Rows, Score, add_options, cross_entropy, rows_for, train
 
 HEAD_WEIGHT = 0.8
-STATE_UNTIL = 0.4
 
 
 class Block(nn.Module):
@@ -103,44 +99,6 @@ def save(heads: nn.ModuleList, target: TargetFile, options: argparse.Namespace) 
     options.file.with_suffix(".json").write_text(json.dumps(facts, indent=2) + "\n")
 
 
-def train(heads: nn.ModuleList, target: TargetFile, data: Data, options: argparse.Namespace) -> None:
-    rows = Rows.frequent(data.train, target.n_vocab, options.rows)
-    output = torch.from_numpy(target.weight("output")[rows.d2t])
-    optimizer = torch.optim.AdamW(heads.parameters(), lr=options.rate, betas=(0.9, 0.95), weight_decay=0.0)
-    kept = options.file.with_suffix(".pt")
-    step, spent, seen = 0, 0.0, 0
-    if kept.exists():
-        state = torch.load(kept, weights_only=True)
-        heads.load_state_dict(state["heads"])
-        optimizer.load_state_dict(state["optimizer"])
-        step, spent, seen = state["step"], state["spent"], state["seen"]
-    rng = random.Random(step)
-    report, began = Report(options.file.with_suffix(".csv"), options.report), time.monotonic() - spent
-    scores = [Score() for _ in heads]
-    done = 0.0
-    while done < 1:
-        done = (time.monotonic() - began) / (60 * options.minutes)
-        for group in optimizer.param_groups:
-            group["lr"] = rate(done, options.rate)
-        texts = data.draw(options.batch, rng)
-        with torch.autocast("cpu", torch.bfloat16):
-            loss = losses(heads, output, texts, rows, max(0.0, 1 - done / STATE_UNTIL), scores)
-        loss.backward()
-        nn.utils.clip_grad_norm_(heads.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad()
-        step, seen = step + 1, seen + sum(len(text) - text.n_prompt for text in texts)
-        if report.due or done >= 1 or step == 1:
-            held_out = [Score() for _ in heads]
-            with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
-                losses(heads, output, data.held_out[:48], rows, 0.0, held_out)
-            report.add(step, seen, time.monotonic() - began, scores, held_out)
-            scores = [Score() for _ in heads]
-            state = {"heads": heads.state_dict(), "optimizer": optimizer.state_dict()}
-            torch.save({**state, "step": step, "spent": time.monotonic() - began, "seen": seen}, kept)
-            save(heads, target, options)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("target", type=Path)
@@ -149,16 +107,27 @@ def main() -> None:
     parser.add_argument("--heads", type=int, default=3)
     parser.add_argument("--blocks", type=int, default=1, help="residual blocks of a head")
     parser.add_argument("--own-output", action="store_true", help="write the output matrices too")
-    parser.add_argument("--minutes", type=float, default=8)
-    parser.add_argument("--rows", type=int, default=8192, help="tokens that the loss looks at")
-    parser.add_argument("--batch", type=int, default=8, help="texts in a step")
-    parser.add_argument("--rate", type=float, default=1e-3)
-    parser.add_argument("--report", type=float, default=1, help="minutes from report to report")
-    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
+    add_options(parser, tokens=600_000, batch=8)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    target = TargetFile(options.target)
-    train(heads_on(target.n_embd, options.heads, options.blocks), target, Data(options.data), options)
+    target, data = TargetFile(options.target), Data(options.data)
+    rows = rows_for(options, data, target.n_vocab)
+    output = torch.from_numpy(target.weight("output")[rows.d2t])
+    heads = heads_on(target.n_embd, options.heads, options.blocks)
+
+    def loss_of(texts: list[Text], _rng: random.Random, state_weight: float, scores: list[Score]) -> Tensor:
+        return losses(heads, output, texts, rows, state_weight, scores)
+
+    train(
+        heads,
+        data,
+        rows,
+        options,
+        n_scores=options.heads,
+        states_until=0.4,
+        loss_of=loss_of,
+        save=lambda: save(heads, target, options),
+    )
 
 
 if __name__ == "__main__":

@@ -1,16 +1,19 @@
 """What the trainings share: the data they draw from, the loss on the target's likeliest tokens, their reports."""
 
+import argparse
+import os
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 from training_data import Text, read, shards
+from training_layers import rate
 
 HELD_OUT_EVERY = 16
 
@@ -128,3 +131,84 @@ class Report:
             self._file.write_text(",".join(("step", "tokens", "seconds", *columns)) + "\n")
         with self._file.open("a") as file:
             file.write(",".join((str(step), str(tokens), f"{seconds:.0f}", *(v for m in means for v in m))) + "\n")
+
+
+Loss = Callable[[list[Text], random.Random, float, list[Score]], Tensor]
+"""Of some texts; the weight of the distance from the target's states, and the scores to add to, one a draft token."""
+
+
+def add_options(parser: argparse.ArgumentParser, *, tokens: int, batch: int) -> None:
+    """The options that all trainings have."""
+    parser.add_argument("--tokens", type=int, default=tokens, help="tokens of answers to learn from, with repeats")
+    parser.add_argument("--batch", type=int, default=batch, help="texts in a step")
+    parser.add_argument("--rows", type=int, default=8192, help="size of the reduced vocabulary")
+    parser.add_argument("--rate", type=float, default=1e-3)
+    parser.add_argument("--report", type=float, default=2, help="minutes from report to report")
+    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
+
+
+def train(
+    module: nn.Module,
+    data: Data,
+    rows: Rows,
+    options: argparse.Namespace,
+    *,
+    n_scores: int,
+    states_until: float,
+    loss_of: Loss,
+    save: Callable[[], None],
+) -> None:
+    """Train until `options.tokens` have been learnt from, in bfloat16, and `save` at every report.
+
+    Goes on from the checkpoint beside `options.file`, if there is one. `states_until`: the part of the training
+    in which the target's states count.
+    """
+    trained = [p for p in module.parameters() if p.requires_grad]
+    optimizer = torch.optim.AdamW(trained, lr=options.rate, betas=(0.9, 0.95), weight_decay=0.01)
+    kept = checkpoint(options.file)
+    step, seen, spent = 0, 0, 0.0
+    if kept.exists():
+        state = torch.load(kept, weights_only=True)
+        module.load_state_dict(state["module"])
+        optimizer.load_state_dict(state["optimizer"])
+        step, seen, spent = state["step"], state["seen"], state["spent"]
+    rng, began = random.Random(step), time.monotonic() - spent
+    report, scores = Report(options.file.with_suffix(".csv"), options.report), [Score() for _ in range(n_scores)]
+    while seen < options.tokens:
+        done = seen / options.tokens
+        for group in optimizer.param_groups:
+            group["lr"] = rate(done, options.rate)
+        texts = data.draw(options.batch, rng)
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = loss_of(texts, rng, max(0.0, 1 - done / states_until), scores)
+        loss.backward()
+        nn.utils.clip_grad_norm_(trained, 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        step, seen = step + 1, seen + sum(len(text) - text.n_prompt for text in texts)
+        if report.due or seen >= options.tokens or step == 1:
+            held_out = [Score() for _ in range(n_scores)]
+            with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+                for i in range(0, min(len(data.held_out), 48), 8):
+                    loss_of(data.held_out[i : i + 8], random.Random(i), 0.0, held_out)
+            report.add(step, seen, time.monotonic() - began, scores, held_out)
+            scores = [Score() for _ in range(n_scores)]
+            state = {
+                "module": module.state_dict(),
+                "optimizer": optimizer.state_dict(),
+                "d2t": torch.from_numpy(rows.d2t),
+            }
+            torch.save({**state, "step": step, "seen": seen, "spent": time.monotonic() - began}, kept)
+            save()
+
+
+def checkpoint(file: Path) -> Path:
+    """Where the training that writes `file` keeps its state."""
+    return file.with_suffix(".pt")
+
+
+def rows_for(options: argparse.Namespace, data: Data, n_vocab: int) -> Rows:
+    """The reduced vocabulary of a training that goes on, or a new one."""
+    if checkpoint(options.file).exists():
+        return Rows(torch.load(checkpoint(options.file), weights_only=True)["d2t"].numpy(), n_vocab)
+    return Rows.frequent(data.train, n_vocab, min(options.rows, n_vocab))

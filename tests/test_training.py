@@ -199,9 +199,9 @@ def test_pytorch_and_llama_cpp_agree_on_a_head(target: Path, data: Path, capsys:
 def test_a_head_is_trained_and_goes_on(target: Path, data: Path) -> None:
     file = target.with_name("trained.gguf")
     options = ("--layers", "0,1,2", "--rows", 64, "--batch", 2, "--threads", 1, "--type", "F16")
-    run("train_eagle3", target, data, file, "--minutes", 0.02, *options)
+    run("train_eagle3", target, data, file, "--tokens", 600, *options)
     steps = len(file.with_suffix(".csv").read_text().splitlines())
-    run("train_eagle3", target, data, file, "--minutes", 0.04, *options)
+    run("train_eagle3", target, data, file, "--tokens", 1200, *options)
     assert read_gguf(file).metadata["general.architecture"] == "eagle3"
     lines = file.with_suffix(".csv").read_text().splitlines()
     numbers = [int(line.split(",")[0]) for line in lines[1:]]
@@ -213,7 +213,7 @@ def test_medusa_heads_have_the_published_names(target: Path, data: Path) -> None
     from safetensors.numpy import load_file
 
     file = target.with_name("medusa.safetensors")
-    options = ("--heads", 2, "--minutes", 0.02, "--rows", 64, "--batch", 2, "--threads", 1)
+    options = ("--heads", 2, "--tokens", 800, "--rows", 64, "--batch", 2, "--threads", 1)
     run("train_medusa", target, data, file, "--own-output", *options)
     shapes = {name: tensor.shape for name, tensor in load_file(file).items()}
     d = N_VOCAB
@@ -241,6 +241,6 @@ def test_a_distilled_draft_begins_as_layers_of_the_target(target: Path, data: Pa
         assert session.score(tokens, len(tokens)) == pytest.approx(ours, abs=0.05)
 
     file = target.with_name("distilled.gguf")
-    run("distill_draft", target, data, file, "--layers", "0,2", "--minutes", 0.02, "--rows", 64, "--batch", 2)
+    run("distill_draft", target, data, file, "--layers", "0,2", "--tokens", 1000, "--rows", 64, "--batch", 2)
     with LlamaModel(ModelSettings(file)) as model, LlamaSession(model, settings) as session:
         assert np.isfinite(session.score(tokens, 1)).all()
