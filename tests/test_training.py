@@ -1,5 +1,6 @@
 """The trainings: files that llama.cpp reads, and what it computes from them, on tiny models."""
 
+import csv
 import importlib
 import json
 import random
@@ -11,9 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from planted import random_chain, write_planted
+from planted import BOS, BYTES, UNK, random_chain, write_planted
 
-from specdec_cli.gguf import read_gguf
 from specdec_cli.kinds import SHIPPED, read_prompts
 from specdec_cli.llama.model import LlamaModel
 from specdec_cli.settings import ModelSettings
@@ -196,25 +196,49 @@ def test_pytorch_and_llama_cpp_agree_on_a_head(target: Path, data: Path, capsys:
     assert "logits of step 3" in capsys.readouterr().out
 
 
-def test_a_head_is_trained_and_goes_on(target: Path, data: Path) -> None:
+@pytest.fixture(scope="module")
+def chain(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A target that looks at the last word alone, and its data: what can be learnt in seconds."""
+    pytest.importorskip("torch", reason="the extra `train` is not installed")
+    path = tmp_path_factory.mktemp("chain") / "target.gguf"
+    write_planted(path, random_chain(N_VOCAB, 1, sharpness=2.5, never=(UNK, BOS, *BYTES)), n_layers=3)
+    folder = path.with_name("data")
+    run("training_data", path, folder, "--tokens", 2500, "--sequences", 8, "--layers", "0,1,2", "--threads", 1)
+    return path, folder
+
+
+def agreements(file: Path) -> list[list[float]]:
+    """Of held-out text, by report and token of a draft."""
+    with file.with_suffix(".csv").open() as lines:
+        return [[float(v) for name, v in row.items() if "held-out agreement" in name] for row in csv.DictReader(lines)]
+
+
+def test_an_eagle3_head_learns_and_drafts_in_llama_cpp(chain: tuple[Path, Path]) -> None:
+    target, data = chain
     file = target.with_name("trained.gguf")
-    options = ("--layers", "0,1,2", "--rows", 64, "--batch", 2, "--threads", 1, "--type", "F16")
-    run("train_eagle3", target, data, file, "--tokens", 600, *options)
-    steps = len(file.with_suffix(".csv").read_text().splitlines())
-    run("train_eagle3", target, data, file, "--tokens", 1200, *options)
-    assert read_gguf(file).metadata["general.architecture"] == "eagle3"
-    lines = file.with_suffix(".csv").read_text().splitlines()
-    numbers = [int(line.split(",")[0]) for line in lines[1:]]
-    assert len(lines) > steps
-    assert numbers == sorted(numbers)
+    options = ("--layers", "0,1,2", "--rows", N_ROWS, "--threads", 1, "--type", "F16", "--rate", 0.003, "--batch", 2)
+    run("train_eagle3", target, data, file, "--tokens", 4000, *options)
+    run("train_eagle3", target, data, file, "--tokens", 12000, *options)  # goes on
+    first, middle, last = (reports := agreements(file))[0], reports[-2], reports[-1]
+    assert max(first) < 0.2
+    assert first[0] < middle[0] < last[0]
+    assert min(last) > 0.4
+    driver = script("eagle3_driver")
+    with LlamaModel(ModelSettings(target)) as model, driver.HeadOnTarget(model, file) as pair:
+        text = script("training_data").read(script("training_data").shards(data)[0])[0]
+        found = driver.agreement(pair, text.tokens.tolist(), text.n_prompt)
+    assert np.mean([stood[0] for stood in found]) > 0.2  # the text is drawn, not the likeliest
 
 
-def test_medusa_heads_have_the_published_names(target: Path, data: Path) -> None:
+def test_medusa_heads_learn_and_have_the_published_names(chain: tuple[Path, Path]) -> None:
     from safetensors.numpy import load_file
 
+    target, data = chain
     file = target.with_name("medusa.safetensors")
-    options = ("--heads", 2, "--tokens", 800, "--rows", 64, "--batch", 2, "--threads", 1)
+    options = ("--heads", 2, "--tokens", 16000, "--rows", N_ROWS, "--threads", 1, "--rate", 0.01)
     run("train_medusa", target, data, file, "--own-output", *options)
+    assert max(agreements(file)[0]) < 0.2
+    assert min(agreements(file)[-1]) > 0.4
     shapes = {name: tensor.shape for name, tensor in load_file(file).items()}
     d = N_VOCAB
     one = {"0.linear.weight": (d, d), "0.linear.bias": (d,), "1.weight": (N_VOCAB, d)}
