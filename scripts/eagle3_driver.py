@@ -184,8 +184,8 @@ def answer(pair: HeadOnTarget, model: LlamaModel, text: str, n: int) -> tuple[li
     """The prompt in the model's own format with a greedy answer of up to `n` tokens, and the prompt's length."""
     talk = conversation(model, system=None, thinking=None, now=datetime.now)
     prompt = talk.ask(text) if talk else model.tokenize(text, add_special=True, parse_special=False)
-    tokens = list(prompt)
-    while len(tokens) < len(prompt) + n and tokens[-1] not in model.end_tokens:
+    tokens, ends = list(prompt), model.end_tokens
+    while len(tokens) < len(prompt) + n and tokens[-1] not in ends:
         tokens.append(pair.next_token(tokens))
     return tokens, len(prompt)
 

@@ -47,7 +47,7 @@ TOP = 64
 HEATS, HEAT_WEIGHTS = (0.0, 0.5, 0.8), (4, 3, 3)
 LENGTHS = (96, 160, 256)
 LONGEST_PROMPT = 300
-PER_SHARD = 64
+PER_SHARD = 48
 _LOOP = 24
 
 Floats = NDArray[np.float32]
@@ -125,6 +125,7 @@ class Writer:
 def write(model: LlamaModel, writer: Writer, n_sequences: int, seed: int) -> Iterator[Answer]:
     """Finished answers, without end: whoever is done makes room for the next prompt."""
     rng, noise = random.Random(seed), torch.Generator().manual_seed(seed)
+    ends = model.end_tokens  # asks llama.cpp about every token there is
     running: dict[int, Answer] = {}
     while True:
         for sequence in range(n_sequences):
@@ -143,7 +144,7 @@ def write(model: LlamaModel, writer: Writer, n_sequences: int, seed: int) -> Ite
         _take([running[s] for s in order], logits, hidden, noise)
         for sequence in order:
             answer = running[sequence]
-            if answer.tokens[-1] in model.end_tokens or answer.written > answer.limit or answer.loops:
+            if answer.tokens[-1] in ends or answer.written > answer.limit or answer.loops:
                 writer.forget(sequence)
                 yield running.pop(sequence)
 
