@@ -28,12 +28,12 @@ from planted import (
     Chain,
     Tensors,
     Vocab,
-    add_vocab,
     _ends,
     _feed_forward,
     _keys,
     _Shape,
     _Weights,
+    add_vocab,
     log_chain,
     make_vocab,
 )

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 import real_models
 from planted import (
-    add_vocab,  # a tokenizer is all that a file of another architecture shares with a planted one
     _unicode_bytes,
+    add_vocab,  # a tokenizer is all that a file of another architecture shares with a planted one
     make_vocab,
     random_chain,
     write_planted,

@@ -8,7 +8,7 @@ from specdec_cli.drafters.lookahead import LookaheadDrafter
 from specdec_cli.drafters.medusa import MedusaDrafter
 from specdec_cli.drafters.mixed import MixedDrafter, Turns
 from specdec_cli.drafters.model import ModelDrafter
-from specdec_cli.drafters.ngram import NgramDrafter
+from specdec_cli.drafters.ngram import LEAST_CHANCE, LEAST_CHANCE_IF_WEIGHED, NgramDrafter
 from specdec_cli.drafters.none import NoDrafter
 from specdec_cli.errors import UsageError
 from specdec_cli.medusa_heads import Heads
@@ -41,6 +41,12 @@ def _model(parts: DrafterParts) -> Drafter:
     return ModelDrafter(parts.session, parts.rule, parts.end_tokens, p_min=parts.p_min)
 
 
+def _ngram(parts: DrafterParts) -> Drafter:
+    """Where costs decide how much of a draft is verified, it need not be likely as a whole."""
+    least_chance = LEAST_CHANCE if parts.turns is None else LEAST_CHANCE_IF_WEIGHED
+    return NgramDrafter(least_chance=least_chance, store=parts.store)
+
+
 def _medusa(parts: DrafterParts) -> Drafter:
     if parts.target is None or parts.heads is None:
         raise UsageError("This drafter needs heads.", hint="Give them with --draft FILE.safetensors.")
@@ -57,7 +63,7 @@ DRAFTERS: Mapping[str, Callable[[DrafterParts], Drafter]] = {
     "lookahead": lambda parts: LookaheadDrafter(parts.rule.law.n_shared),
     "medusa": _medusa,
     "model": _model,
-    "ngram": lambda parts: NgramDrafter(store=parts.store),
+    "ngram": _ngram,
     "none": lambda _: NoDrafter(),
     "eagle3": _head,
     "mtp": _head,

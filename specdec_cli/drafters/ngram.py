@@ -10,6 +10,8 @@ from specdec_cli.types import Draft, More, to_the_end
 
 LEAST_CHANCE = 0.4
 """Of a whole draft: a token is proposed only if it and all before it are right at least so often."""
+LEAST_CHANCE_IF_WEIGHED = 0.05
+"""The same where somebody weighs the chances against the time of a pass."""
 TEXT, STORE = "ngram", "store"
 """Sources of drafts: the text itself, and what was kept of earlier ones."""
 
