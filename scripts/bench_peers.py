@@ -1,9 +1,10 @@
 """Ratios to other programs on the same files, prompts, lengths and threads, by turns.
 
     python scripts/bench_peers.py TARGET DRAFT [--peers speculative,lookup,bench] [-k 3,5,8] [--temp 0,1] [-n 160]
-                                  [--repeats 3] [--threads N] [--python PYTHON] [--vllm-python PYTHON]
+                                  [--auto] [--repeats 3] [--threads N] [--python PYTHON] [--vllm-python PYTHON]
 
-- `speculative`: llama.cpp's `llama-speculative-simple` against the draft model here.
+- `speculative`: llama.cpp's `llama-speculative-simple` against the draft model here. With `--auto` also the length that
+  is chosen here (`-k auto`, with lookup) against the best of the lengths there.
 - `lookup`: its `llama-lookup` against n-grams here.
 - `bench`: its `llama-bench` (decoding from an empty context) against plain decoding here.
 - `transformers`: assisted generation, greedy, in PYTHON of an environment with torch, transformers, gguf and
@@ -36,6 +37,7 @@ from specdec_cli.pairing import Pair, open_pair
 from specdec_cli.plan import PairRequest
 from specdec_cli.prompts import text_ids
 from specdec_cli.sampling import SamplingParams
+from specdec_cli.settings import AUTO, LONGEST_AUTO
 
 PROMPTS = (
     "Once upon a time there was a lighthouse keeper who",
@@ -55,7 +57,15 @@ def main() -> None:
     ks, temperatures = [int(k) for k in options.k.split(",")], [float(t) for t in options.temp.split(",")]
     threads = options.threads or usable_cores()
     request = PairRequest(
-        options.target, options.draft, "none", max(ks), seed=SEED, threads=threads, n_ctx=2048, force=True
+        options.target,
+        options.draft,
+        "none",
+        max(*ks, LONGEST_AUTO),
+        seed=SEED,
+        threads=threads,
+        n_ctx=2048,
+        force=True,
+        auto=options.auto,
     )
     print(f"{options.target.name} + {options.draft.name}, {threads} threads, llama-cpp-python {llama_cpp.__version__}")
     with open_pair(request, say=lambda _: None, abort=AbortFlag()) as pair:
@@ -70,7 +80,10 @@ def main() -> None:
             ratios = [
                 _row(peer, programs, pair, measuring, options, way) for way in (ways[:1] if peer == "bench" else ways)
             ]
-            print(f"{peer}: median of all {statistics.median(ratios):.2f}", flush=True)
+            print(f"{peer}: median of all {statistics.median(ratios):.2f}, least {min(ratios):.2f}", flush=True)
+            if options.auto and peer == "speculative":
+                for temperature in temperatures:
+                    _auto(programs, pair, measuring, options, [w for w in ways if w.temperature == temperature])
 
 
 def _row(peer: str, programs: Path, pair: Pair, measuring: Bench, options: argparse.Namespace, way: Way) -> float:
@@ -113,6 +126,30 @@ def _row(peer: str, programs: Path, pair: Pair, measuring: Bench, options: argpa
         flush=True,
     )
     return ratio
+
+
+def _auto(programs: Path, pair: Pair, measuring: Bench, options: argparse.Namespace, ways: Sequence[Way]) -> None:
+    """The chosen length against the peer's lengths by turns, on every prompt; the best is the peer's over all of them."""
+    setting = Setting("ngram+model", AUTO, ways[0].temperature)
+    tasks = {prompt: Task("raw", tuple(text_ids(pair.target.model, prompt))) for prompt in PROMPTS}
+    for task in tasks.values():
+        measuring.run(task, setting, n_tokens=32)
+    ours: dict[str, list[float]] = {prompt: [] for prompt in PROMPTS}
+    theirs: dict[int, dict[str, list[float]]] = {way.k: {prompt: [] for prompt in PROMPTS} for way in ways}
+    for prompt, task in tasks.items():
+        for _ in range(options.repeats):
+            for way in ways:
+                theirs[way.k][prompt].append(speculative(programs, options.target, options.draft, prompt, way).speed)
+            ours[prompt].append(measuring.run(task, setting).speed)
+    speed = {k: statistics.median(x for xs in by_prompt.values() for x in xs) for k, by_prompt in theirs.items()}
+    best = max(speed, key=lambda k: speed[k])
+    ratios = [statistics.median(ours[p]) / statistics.median(theirs[best][p]) for p in PROMPTS]
+    print(
+        f"{SPECULATIVE}, temp {ways[0].temperature:g}, k auto: "
+        f"{statistics.median(x for xs in ours.values() for x in xs):6.1f} tokens/s against {speed[best]:6.1f} with its best "
+        f"k {best}, ratio {statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})",
+        flush=True,
+    )
 
 
 def _in_python(peer: str, pair: Pair, measuring: Bench, options: argparse.Namespace, way: Way) -> None:
@@ -195,6 +232,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("-k", default="3,5,8")
     parser.add_argument("--temp", default="0,1")
     parser.add_argument("-n", type=int, default=160)
+    parser.add_argument("--auto", action="store_true")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--threads", type=int)
     parser.add_argument("--python", type=Path)
