@@ -129,7 +129,7 @@ def _row(peer: str, programs: Path, pair: Pair, measuring: Bench, options: argpa
 
 
 def _auto(programs: Path, pair: Pair, measuring: Bench, options: argparse.Namespace, ways: Sequence[Way]) -> None:
-    """The chosen length against the peer's lengths by turns, on every prompt; the best is the peer's over all of them."""
+    """The chosen length against the peer's lengths by turns, and over the best of them on all prompts."""
     setting = Setting("ngram+model", AUTO, ways[0].temperature)
     tasks = {prompt: Task("raw", tuple(text_ids(pair.target.model, prompt))) for prompt in PROMPTS}
     for task in tasks.values():
@@ -146,8 +146,8 @@ def _auto(programs: Path, pair: Pair, measuring: Bench, options: argparse.Namesp
     ratios = [statistics.median(ours[p]) / statistics.median(theirs[best][p]) for p in PROMPTS]
     print(
         f"{SPECULATIVE}, temp {ways[0].temperature:g}, k auto: "
-        f"{statistics.median(x for xs in ours.values() for x in xs):6.1f} tokens/s against {speed[best]:6.1f} with its best "
-        f"k {best}, ratio {statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})",
+        f"{statistics.median(x for xs in ours.values() for x in xs):6.1f} tokens/s against {speed[best]:6.1f} with its "
+        f"best k {best}, ratio {statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})",
         flush=True,
     )
 
