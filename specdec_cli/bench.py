@@ -239,7 +239,7 @@ class Bench:
         if not setting.k:
             return NoDrafter(), FixedLength(0)
         k = LONGEST_AUTO if setting.k == AUTO else setting.k
-        auto = auto_length(self._pair, setting.drafter, k) if setting.k == AUTO else None
+        auto = auto_length(self._pair, setting.drafter) if setting.k == AUTO else None
         drafter = drafter_for(self._pair, setting.drafter, self._rule(setting.temperature), setting.p_min, auto)
         return drafter, auto or FixedLength(k)
 

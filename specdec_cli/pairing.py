@@ -29,7 +29,7 @@ from specdec_cli.plan import PairRequest, Plan, Say, make_plan
 from specdec_cli.profile import key_for
 from specdec_cli.rewind_cost import CERTAIN, rewind_cost
 from specdec_cli.rules import check_rule, make_rule, make_strict
-from specdec_cli.settings import ContextSettings, ModelSettings
+from specdec_cli.settings import LONGEST_AUTO, ContextSettings, ModelSettings
 from specdec_cli.strict import Strict
 from specdec_cli.types import Drafter
 from specdec_cli.verify import Rule
@@ -100,13 +100,13 @@ def open_pair(request: PairRequest, *, say: Say, abort: AbortFlag) -> Iterator[P
         heads = _heads(request.head, target, plan.n_shared) if request.head is not None else None
         opened = Pair(target, draft, NoDrafter(), rule, end_tokens, plan.tokenizers, strict, heads, held_back, store)
         if request.auto and held_back is None:
-            opened = replace(opened, learned=stack.enter_context(_learned(opened, plan, request.k)))
-        auto = auto_length(opened, request.drafter, request.k)
+            opened = replace(opened, learned=stack.enter_context(_learned(opened, plan)))
+        auto = auto_length(opened, request.drafter)
         drafter = drafter_for(opened, request.drafter, rule, request.p_min, auto)
         yield replace(opened, drafter=drafter, auto=None if isinstance(drafter, NoDrafter) else auto)
 
 
-def _learned(pair: Pair, plan: Plan, longest: int) -> AbstractContextManager[Learned]:
+def _learned(pair: Pair, plan: Plan) -> AbstractContextManager[Learned]:
     """Kept by files and devices, and by how both models are opened."""
     key = LearnedKey(
         key_for(plan.target.path, plan.draft.path if plan.draft is not None else None),
@@ -115,15 +115,24 @@ def _learned(pair: Pair, plan: Plan, longest: int) -> AbstractContextManager[Lea
     )
     draft = pair.draft.session if isinstance(pair.draft, OpenModel) else None
     return learning(
-        key, pair.target.session, draft, draft_name=ModelDrafter.name, longest=longest, clock=time.perf_counter
+        key,
+        pair.target.session,
+        draft,
+        draft_name=ModelDrafter.name,
+        longest=_longest_auto(pair),
+        clock=time.perf_counter,
     )
 
 
-def auto_length(pair: Pair, drafter: str, longest: int) -> AutoLength | None:
+def auto_length(pair: Pair, drafter: str) -> AutoLength | None:
     """Lengths by cost for a drafter of this name; None where nothing was learned of the pair."""
     if pair.learned is None:
         return None
-    return AutoLength(pair.learned, longest=longest, sources=sources(_own_name(drafter, pair.draft)))
+    return AutoLength(pair.learned, longest=_longest_auto(pair), sources=sources(_own_name(drafter, pair.draft)))
+
+
+def _longest_auto(pair: Pair) -> int:
+    return min(LONGEST_AUTO, pair.target.context.max_rows - 1)
 
 
 @contextmanager

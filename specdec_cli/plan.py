@@ -17,7 +17,7 @@ from specdec_cli.llama.model import read_vocabulary
 from specdec_cli.machine import available_memory, usable_cores
 from specdec_cli.memory import ModelFacts, repacked_formats
 from specdec_cli.sampling import SamplingParams
-from specdec_cli.settings import DEFAULT_CONTEXT, ContextSettings, FlashAttention, ModelSettings
+from specdec_cli.settings import DEFAULT_CONTEXT, LONGEST_WITH_STATES, ContextSettings, FlashAttention, ModelSettings
 from specdec_cli.vocab_check import compare, n_real, one_line, refusal
 
 Say = Callable[[str], None]
@@ -167,6 +167,7 @@ def _contexts(
     n_ctx = _context_length(request.n_ctx, DEFAULT_CONTEXT, facts, "the target", say)
     threads = _threads(request.threads, usable_cores(), say)
     n_batch = min(request.n_batch, n_ctx)
+    k = min(request.k, LONGEST_WITH_STATES) if request.auto and any(facts.state_bytes) else request.k
     branches = lookahead.DEFAULT_WINDOW if request.drafter == "lookahead" else 0
     target = ContextSettings(
         n_ctx=n_ctx,
@@ -176,7 +177,7 @@ def _contexts(
         cache_type=request.cache_type,
         flash_attention=request.flash_attention,
         # No draft is longer than the context, but a k that no pass could hold is told as it was given.
-        max_rows=min(request.k + 1, n_ctx) if request.k < (request.n_ubatch or request.n_batch) else request.k + 1,
+        max_rows=min(k + 1, n_ctx) if k < (request.n_ubatch or request.n_batch) else k + 1,
         wider_passes=not request.strict,
         branches=branches,
     )

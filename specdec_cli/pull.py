@@ -15,7 +15,7 @@ from specdec_cli.hub import Hub
 from specdec_cli.pick import HubSpec, parse_spec
 from specdec_cli.plan import PairRequest, size_notes, size_up
 from specdec_cli.presets import HubFile, ModelSource
-from specdec_cli.settings import DEFAULT_K
+from specdec_cli.settings import LONGEST_AUTO
 from specdec_cli.store import RepoStore, cached
 from specdec_cli.vocab_check import Report, compare, refusal
 
@@ -121,7 +121,7 @@ class Puller:
         if draft is not None and head is None:
             for note in size_notes(target.facts, draft.facts, force=force):
                 self._progress.note(note)
-        usual = PairRequest(Path(target.name), None, "model", k=DEFAULT_K, seed=0)
+        usual = PairRequest(Path(target.name), None, "model", k=LONGEST_AUTO, seed=0, auto=True)
         facts = draft.facts if draft is not None else None
         sized, sized_draft = size_up(usual, target.facts, facts, self._progress.note, is_head=head is not None)
         fit = place(sized, sized_draft, machine)

@@ -31,8 +31,8 @@ AUTO: Literal["auto"] = "auto"
 """Draft length by measured cost."""
 LONGEST_AUTO = 16
 """Most draft tokens of a round whose length is chosen by measured cost."""
-DEFAULT_K = 4
-"""Draft tokens per round when neither `-k` nor a preset says how many."""
+LONGEST_WITH_STATES = 8
+"""The same for a target with recurrent layers, which keeps a state for every draft token."""
 MAX_CHECKPOINTS = 16
 """Most checkpoints of a recurrent state that a draft model keeps, each of the size of the state."""
 

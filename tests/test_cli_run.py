@@ -389,7 +389,7 @@ def test_draft_context_that_is_smaller_only_ends_the_drafting(models: Models) ->
 def test_recurrent_target_is_drafted_for(models: Models, draft: str) -> None:
     flags = (models.mamba, "a b c", "-n", 12, "--seed", 3)
     plain = run_json(*flags, "--draft", "none").document
-    done = run_json(*flags, "--draft", getattr(models, draft), "--force")
+    done = run_json(*flags, "-k", 4, "--draft", getattr(models, draft), "--force")
     assert done.document["token_ids"] == plain["token_ids"]
     assert done.document["stats"]["drafted"] > 0
     assert done.document["stats"]["accepted"] == (0 if draft == "ring_draft" else done.document["stats"]["drafted"])

@@ -26,7 +26,9 @@ def plan(
     ctx_draft: Annotated[int | None, typer.Option(min=0, help="The draft's context (the target's).")] = None,
     kv: Annotated[str, typer.Option(help="Type of the target's cache.")] = "f16",
     kv_draft: Annotated[str, typer.Option(help="Type of the draft's cache.")] = "f16",
-    k: Annotated[int | None, typer.Option("-k", min=0, help="Draft tokens per round.")] = None,
+    k: Annotated[
+        int | None, typer.Option("-k", min=0, help="Draft tokens per round (as many as run may choose).")
+    ] = None,
     batch: Annotated[int, typer.Option(min=1, help="Prompt tokens per pass.")] = 512,
     ngl: Annotated[str, typer.Option(help="Layers of the target on the GPU: auto, all or a number.")] = "auto",
     ngl_draft: Annotated[str, typer.Option(help="Layers of the draft on the GPU.")] = "auto",
@@ -44,14 +46,15 @@ def plan(
     from specdec_cli.fit import changes, place
     from specdec_cli.heads import described, own_head, own_part, read_head, refuse_as_target
     from specdec_cli.plan import PairRequest, size_up
-    from specdec_cli.settings import DEFAULT_K
+    from specdec_cli.settings import LONGEST_AUTO
 
-    target, draft_model, suggested_k = _located(model, draft)
+    target, draft_model = _located(model, draft)
     request = PairRequest(
         Path(target.examined.name),
         None,
         "model",
-        k=k if k is not None else suggested_k if suggested_k is not None else DEFAULT_K,
+        k=LONGEST_AUTO if k is None else k,
+        auto=k is None,
         seed=0,
         n_ctx=ctx,
         n_ctx_draft=ctx_draft,
@@ -89,37 +92,37 @@ def plan(
         raise OutOfMemory("It does not fit.", hint="See what would, above." if found else "Take a smaller model.")
 
 
-def _located(model: str, draft: str | None) -> "tuple[Located, Located | None, int | None]":
-    """Both models' headers, from this disk or the Hub; and the draft length that a preset suggests."""
+def _located(model: str, draft: str | None) -> "tuple[Located, Located | None]":
+    """Both models' headers, from this disk or the Hub."""
     from specdec_cli.hub import cache_root, open_hub
     from specdec_cli.pull import Puller
     from specdec_cli.resolve import DRAFTER_NAMES
     from specdec_cli.ui.progress import NoProgress
 
     puller = Puller(open_hub(), cache_root(), NoProgress(say))
-    target, own_draft, k = _wanted(model)
+    target, own_draft = _wanted(model)
     if draft in DRAFTER_NAMES:
         wanted_draft = None
     else:
         wanted_draft = _wanted(draft, role="draft")[0] if draft is not None else own_draft
-    return puller.locate(target), puller.locate(wanted_draft) if wanted_draft is not None else None, k
+    return puller.locate(target), puller.locate(wanted_draft) if wanted_draft is not None else None
 
 
-def _wanted(model: str, role: str = "target") -> "tuple[Wanted, Wanted | None, int | None]":
-    """What a word means: a preset (with its draft and draft length), a file, a model of the Hub."""
+def _wanted(model: str, role: str = "target") -> "tuple[Wanted, Wanted | None]":
+    """What a word means: a preset (with its draft), a file, a model of the Hub."""
     from specdec_cli.commands.options import quantize
     from specdec_cli.presets import ModelSource, load_preset
     from specdec_cli.pull import Wanted, wanted_model
     from specdec_cli.resolve import looks_like_path, model_file
 
     if looks_like_path(model):
-        return wanted_model(role, model), None, None
+        return wanted_model(role, model), None
     preset = load_preset(model)
 
     def wanted(role: str, source: ModelSource) -> Wanted:
         return Wanted(role, hub=source.hub) if source.hub else Wanted(role, path=model_file(source, quantize, say))
 
-    return wanted(role, preset.target), wanted("draft", preset.draft) if preset.draft else None, preset.k
+    return wanted(role, preset.target), wanted("draft", preset.draft) if preset.draft else None
 
 
 def _machine(vram: int | None, ram: int | None) -> "Machine":
