@@ -88,6 +88,7 @@ def save(heads: nn.ModuleList, target: TargetFile, options: argparse.Namespace) 
         tensors |= {f"{i}.{options.blocks}.weight": output.clone() for i in range(options.heads)}
     unfinished = options.file.with_suffix(".part")
     save_file(tensors, unfinished, metadata={"format": "pt"})
+    unfinished.chmod(0o644)  # safetensors lets nobody else read it
     unfinished.replace(options.file)
     facts = {
         "medusa_num_heads": options.heads,
