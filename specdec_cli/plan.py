@@ -171,7 +171,9 @@ def _contexts(
         max_rows=min(request.k + 1, n_ctx) if request.k < (request.n_ubatch or request.n_batch) else request.k + 1,
     )
     draft_ctx = n_ctx
-    if draft_facts is not None:
+    if is_head:  # it turns positions, so none is too far: it only guesses worse beyond what it was trained for
+        draft_ctx = request.n_ctx_draft or n_ctx
+    elif draft_facts is not None:
         draft_ctx = _context_length(request.n_ctx_draft, n_ctx, draft_facts, "the draft", say)
     draft = replace(
         target,

@@ -104,6 +104,13 @@ def test_the_heads_memory_is_counted_and_its_batch_is_small(target: Path, tmp_pa
     assert plan.tokenizers == "tokenizers match: SPM, 264 tokens"
 
 
+def test_a_head_has_its_targets_context(target: Path, tmp_path: Path) -> None:
+    head = write_eagle3(tmp_path / "head.gguf", N, metadata={"eagle3.context_length": 32})
+    for asked, n_ctx in ((None, 512), (0, 512), (100, 100)):
+        request = PairRequest(target, head, "model", k=3, seed=1, n_ctx=512, n_ctx_draft=asked)
+        assert make_plan(request, lambda _: None).draft_context.n_ctx == n_ctx
+
+
 def test_mtp_layers_are_counted_once(tmp_path: Path) -> None:
     both = write_mtp(tmp_path / "both.gguf", CHAIN)
     with_head = make_plan(PairRequest(both, None, "mtp", k=3, seed=1), lambda _: None)
