@@ -254,7 +254,12 @@ def test_mtp_layers_beside_another_target(target: Path, tmp_path: Path) -> None:
 def test_mtp_layers_that_are_described_otherwise_than_their_target(tmp_path: Path) -> None:
     trunk = write_mtp(tmp_path / "trunk.gguf", CHAIN, part="trunk")
     head = write_mtp(tmp_path / "head.gguf", CHAIN, part="head", metadata={"glm4moe.expert_used_count": 2})
-    assert refusal(trunk, head) == "head.gguf was made for another target: glm4moe.expert_used_count is 2, not 1."
+    assert (
+        refusal(trunk, head)
+        == "head.gguf was made for another target: glm4moe.expert_used_count is 2 here and 1 there."
+    )
+    head = write_mtp(tmp_path / "head.gguf", CHAIN, part="head", metadata={"glm4moe.rope.dimension_count": 0})
+    assert refusal(trunk, head).endswith("glm4moe.rope.dimension_count is 0 here and not given there.")
     head = write_mtp(tmp_path / "head.gguf", CHAIN, part="head", half=True)
     assert refusal(trunk, head) == "head.gguf has the tensor output_norm.weight as F16."
     both = write_mtp(tmp_path / "both.gguf", CHAIN, half=True)
