@@ -14,8 +14,9 @@ from specdec_cli.errors import ModelError, VocabularyMismatch
 from specdec_cli.gguf import read_model
 from specdec_cli.heads import HeadFacts, head_kind, own_head, read_head
 from specdec_cli.llama.abort import AbortFlag
+from specdec_cli.memory import need
 from specdec_cli.pairing import open_pair
-from specdec_cli.plan import PairRequest, make_plan
+from specdec_cli.plan import PairRequest, make_plan, size_up
 
 N = 264
 CHAIN = random_chain(N, seed=1)
@@ -101,6 +102,11 @@ def test_the_heads_memory_is_counted_and_its_batch_is_small(target: Path, tmp_pa
     assert plan.draft_facts.weights_bytes > 100_000
     assert plan.draft_facts.cache_elements == (2 * N,)
     assert plan.draft_context.n_batch == 64
+    request = PairRequest(target, head, "model", k=3, seed=1)
+    sized, with_head = size_up(request, plan.target_facts, plan.draft_facts, print, head=plan.head)
+    without = need(plan.draft_facts, plan.draft_context)
+    assert with_head is not None
+    assert need(with_head.facts, with_head.context).ram - without.ram == 3 * sized.context.n_batch * 3 * N * 4
     assert plan.tokenizers == "tokenizers match: SPM, 264 tokens"
 
 
