@@ -60,11 +60,11 @@ def check_formats(headers: Headers, name: str, beginnings: tuple[str, ...] = (""
 
 def check_figures(header: GgufHeader, target: GgufHeader, name: str) -> None:
     """That layers of the target in a file of their own are described as the target is. Raises ModelError."""
-    for key, ours in target.metadata.items():
-        theirs = header.metadata.get(key)
+    for key in sorted(target.metadata.keys() | header.metadata.keys()):
+        theirs, ours = (str(part.metadata.get(key, "not given")) for part in (header, target))
         if key.startswith(f"{target.architecture}.") and key.partition(".")[2] not in _OF_A_PART and theirs != ours:
             raise ModelError(
-                f"{name} was made for another target: {key} is {str(theirs)[:20]}, not {str(ours)[:20]}.",
+                f"{name} was made for another target: {key} is {theirs[:20]} here and {ours[:20]} there.",
                 hint="Use the head that was trained with this target.",
             )
 

@@ -198,6 +198,11 @@ def described(head: HeadFacts, name: str) -> str:
     return f"head: {name} is a trained head ({head.kind}), reads layers {layers} of the target{block}"
 
 
+def hidden_bytes(head: HeadFacts, n_embd: int, n_batch: int) -> int:
+    """Hidden states of a target `n_embd` wide: a batch in llama.cpp's hands, and two in ours until they are read."""
+    return 3 * n_batch * 4 * n_embd * len(head.layers)
+
+
 def own_part(facts: ModelFacts, target: Headers) -> tuple[ModelFacts, ModelFacts]:
     """What the head inside a target's file takes, and what the rest of that does."""
     n = target[0].number("nextn_predict_layers")

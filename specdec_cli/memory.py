@@ -36,7 +36,8 @@ class ModelFacts:
     By layer: `layer_bytes` of weights, `cache_elements` of keys and values for one token, `state_bytes` that a
     recurrent layer keeps whatever the context; `keeps_snapshots` if its architecture can keep earlier states too.
     `output_bytes` is what the output layer takes on a GPU: a matrix of its own, or, if it is tied to the embedding, a
-    second copy of that. `format_bytes` are the layers' matrices by number format.
+    second copy of that. `format_bytes` are the layers' matrices by number format. `hidden_bytes` are kept of another
+    model's hidden states.
     """
 
     weights_bytes: int
@@ -56,6 +57,7 @@ class ModelFacts:
     state_bytes: tuple[int, ...] = ()
     keeps_snapshots: bool = False
     format_bytes: Mapping[str, int] = field(default_factory=dict)
+    hidden_bytes: int = 0
 
     @property
     def n_offloadable(self) -> int:
@@ -113,7 +115,7 @@ def need(
     return Need(
         weights=on_cpu,
         cache=sum(cache[:first]),
-        compute=compute if n_gpu < facts.n_offloadable else context.max_rows * facts.n_vocab * 4,
+        compute=(compute if n_gpu < facts.n_offloadable else context.max_rows * facts.n_vocab * 4) + facts.hidden_bytes,
         tokenizer=_TOKEN_BYTES * facts.n_vocab + _MERGE_BYTES * facts.n_merges,
         gpu_weights=gpu_weights,
         gpu_cache=sum(cache[first:]),

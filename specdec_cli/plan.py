@@ -10,7 +10,7 @@ from specdec_cli.errors import NoGpu, UsageError
 from specdec_cli.facts import model_facts
 from specdec_cli.fit import Fit, Gpu, Machine, Sized, changes, place
 from specdec_cli.gguf import read_model
-from specdec_cli.heads import HeadFacts, described, own_head, own_part, read_head, refuse_as_target
+from specdec_cli.heads import HeadFacts, described, hidden_bytes, own_head, own_part, read_head, refuse_as_target
 from specdec_cli.llama.build import versions
 from specdec_cli.llama.devices import built_for_gpu, devices_named, gpu_devices
 from specdec_cli.llama.model import read_vocabulary
@@ -120,8 +120,8 @@ def make_plan(request: PairRequest, say: Say) -> Plan:
             say(note)
     if head is not None:
         say(described(head, (request.draft or request.target).name))
-    contexts = _contexts(request, facts, draft_facts, say, is_head=head is not None)
-    fit = _fit(request, *_sized(facts, draft_facts, contexts), say)
+    contexts = _contexts(request, facts, draft_facts, say, head=head)
+    fit = _fit(request, *_sized(facts, draft_facts, contexts, head), say)
     common = ModelSettings(
         request.target,
         gpu_layers=fit.layers,
@@ -161,7 +161,7 @@ def size_notes(target: ModelFacts, draft: ModelFacts, *, force: bool) -> list[st
 
 
 def _contexts(
-    request: PairRequest, facts: ModelFacts, draft_facts: ModelFacts | None, say: Say, *, is_head: bool
+    request: PairRequest, facts: ModelFacts, draft_facts: ModelFacts | None, say: Say, *, head: HeadFacts | None
 ) -> tuple[ContextSettings, ContextSettings]:
     """Settings of both contexts: the draft's follow the target's unless asked otherwise."""
     n_ctx = _context_length(request.n_ctx, DEFAULT_CONTEXT, facts, "the target", say)
@@ -182,7 +182,9 @@ def _contexts(
         branches=branches,
     )
     draft_ctx = n_ctx
-    if draft_facts is not None:
+    if head is not None:  # it turns positions, so none is too far: it only guesses worse beyond what it was trained for
+        draft_ctx = request.n_ctx_draft or n_ctx
+    elif draft_facts is not None:
         draft_ctx = _context_length(request.n_ctx_draft, n_ctx, draft_facts, "the draft", say)
     draft = replace(
         target,
@@ -193,7 +195,7 @@ def _contexts(
         max_back=target.n_back,
         branches=0,
     )
-    return target, _head_context(draft, request.k) if is_head else draft
+    return target, _head_context(draft, request.k) if head is not None else draft
 
 
 def _context_length(asked: int | None, default: int, facts: ModelFacts, which: str, say: Say) -> int:
@@ -241,15 +243,20 @@ def _fit(request: PairRequest, target: Sized, draft: Sized | None, say: Say) -> 
 
 
 def size_up(
-    request: PairRequest, facts: ModelFacts, draft_facts: ModelFacts | None, say: Say, *, is_head: bool = False
+    request: PairRequest, facts: ModelFacts, draft_facts: ModelFacts | None, say: Say, *, head: HeadFacts | None = None
 ) -> tuple[Sized, Sized | None]:
     """Both models with the contexts that a run with this request would give them."""
-    return _sized(facts, draft_facts, _contexts(request, facts, draft_facts, say, is_head=is_head))
+    return _sized(facts, draft_facts, _contexts(request, facts, draft_facts, say, head=head), head)
 
 
 def _sized(
-    facts: ModelFacts, draft_facts: ModelFacts | None, contexts: tuple[ContextSettings, ContextSettings]
+    facts: ModelFacts,
+    draft_facts: ModelFacts | None,
+    contexts: tuple[ContextSettings, ContextSettings],
+    head: HeadFacts | None,
 ) -> tuple[Sized, Sized | None]:
+    if draft_facts is not None and head is not None:
+        draft_facts = replace(draft_facts, hidden_bytes=hidden_bytes(head, facts.n_embd, contexts[0].n_batch))
     return Sized(facts, contexts[0]), Sized(draft_facts, contexts[1]) if draft_facts is not None else None
 
 

@@ -123,7 +123,7 @@ class Puller:
                 self._progress.note(note)
         usual = PairRequest(Path(target.name), None, "model", k=LONGEST_AUTO, seed=0, auto=True)
         facts = draft.facts if draft is not None else None
-        sized, sized_draft = size_up(usual, target.facts, facts, self._progress.note, is_head=head is not None)
+        sized, sized_draft = size_up(usual, target.facts, facts, self._progress.note, head=head)
         fit = place(sized, sized_draft, machine)
         if not fit.fits and not force:
             raise _too_large(fit, sized, sized_draft)

@@ -40,7 +40,7 @@ CIRCLE, FOLLOWS = permutation_chain(N, seed=1)
 HALF = np.arange(1, N, 2)
 PROMPT = [1, *range(3, 43), *range(20, 60)]
 GREEDY, WARM = SamplingParams(temperature=0), SamplingParams(temperature=0.8)
-TARGET = ContextSettings(n_ctx=256, n_batch=32, n_ubatch=32, threads=1, max_rows=9)
+TARGET = ContextSettings(n_ctx=256, n_batch=32, n_ubatch=16, threads=1, max_rows=9)
 HEAD = ContextSettings(n_ctx=256, n_batch=16, n_ubatch=16, threads=1, max_rows=16)
 
 

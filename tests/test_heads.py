@@ -14,8 +14,9 @@ from specdec_cli.errors import ModelError, VocabularyMismatch
 from specdec_cli.gguf import read_model
 from specdec_cli.heads import HeadFacts, head_kind, own_head, read_head
 from specdec_cli.llama.abort import AbortFlag
+from specdec_cli.memory import need
 from specdec_cli.pairing import open_pair
-from specdec_cli.plan import PairRequest, make_plan
+from specdec_cli.plan import PairRequest, make_plan, size_up
 
 N = 264
 CHAIN = random_chain(N, seed=1)
@@ -101,7 +102,19 @@ def test_the_heads_memory_is_counted_and_its_batch_is_small(target: Path, tmp_pa
     assert plan.draft_facts.weights_bytes > 100_000
     assert plan.draft_facts.cache_elements == (2 * N,)
     assert plan.draft_context.n_batch == 64
+    request = PairRequest(target, head, "model", k=3, seed=1)
+    sized, with_head = size_up(request, plan.target_facts, plan.draft_facts, print, head=plan.head)
+    without = need(plan.draft_facts, plan.draft_context)
+    assert with_head is not None
+    assert need(with_head.facts, with_head.context).ram - without.ram == 3 * sized.context.n_batch * 3 * N * 4
     assert plan.tokenizers == "tokenizers match: SPM, 264 tokens"
+
+
+def test_a_head_has_its_targets_context(target: Path, tmp_path: Path) -> None:
+    head = write_eagle3(tmp_path / "head.gguf", N, metadata={"eagle3.context_length": 32})
+    for asked, n_ctx in ((None, 512), (0, 512), (100, 100)):
+        request = PairRequest(target, head, "model", k=3, seed=1, n_ctx=512, n_ctx_draft=asked)
+        assert make_plan(request, lambda _: None).draft_context.n_ctx == n_ctx
 
 
 def test_mtp_layers_are_counted_once(tmp_path: Path) -> None:
@@ -247,7 +260,12 @@ def test_mtp_layers_beside_another_target(target: Path, tmp_path: Path) -> None:
 def test_mtp_layers_that_are_described_otherwise_than_their_target(tmp_path: Path) -> None:
     trunk = write_mtp(tmp_path / "trunk.gguf", CHAIN, part="trunk")
     head = write_mtp(tmp_path / "head.gguf", CHAIN, part="head", metadata={"glm4moe.expert_used_count": 2})
-    assert refusal(trunk, head) == "head.gguf was made for another target: glm4moe.expert_used_count is 2, not 1."
+    assert (
+        refusal(trunk, head)
+        == "head.gguf was made for another target: glm4moe.expert_used_count is 2 here and 1 there."
+    )
+    head = write_mtp(tmp_path / "head.gguf", CHAIN, part="head", metadata={"glm4moe.rope.dimension_count": 0})
+    assert refusal(trunk, head).endswith("glm4moe.rope.dimension_count is 0 here and not given there.")
     head = write_mtp(tmp_path / "head.gguf", CHAIN, part="head", half=True)
     assert refusal(trunk, head) == "head.gguf has the tensor output_norm.weight as F16."
     both = write_mtp(tmp_path / "both.gguf", CHAIN, half=True)

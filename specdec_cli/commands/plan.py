@@ -79,7 +79,7 @@ def plan(
         target.examined.facts,
         draft_model.examined.facts if draft_model else None,
         say,
-        is_head=head is not None,
+        head=head,
     )
     machine = _machine(bytes_in(vram, "--vram"), bytes_in(ram, "--ram"))
     fit = place(sized, sized_draft, machine, layers(ngl, "--ngl"), layers(ngl_draft, "--ngl-draft"))

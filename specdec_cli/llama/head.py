@@ -175,7 +175,7 @@ class LlamaHead:
         self._crop(self._end)  # some of the batch may be in memory already
         if status == ABORTED and self._abort is not None:
             raise Interrupted(self._abort.signal_number)
-        reason = log.reason() or "no reason given"
+        reason = " ".join((log.reason() or "no reason given").split())
         log.start_afresh()
         raise DecodeFailed(
             f"llama.cpp could not evaluate a head's batch (status {status}): {reason}.",
