@@ -36,6 +36,8 @@ _PATIENCE = 24
 _USUAL_ANSWER, _LEAST_REST = 200, 32
 """Tokens that an answer is expected to have, and to go on for at any time; past the first it is as long again."""
 _HOPELESS = 0.98
+_MOST_BESIDE = 0.25
+"""Of a pass: what takes longer beside it (a measurement, a slow reader of the text) is not its cost."""
 _KNOWN = 8
 """Outcomes after which a source is judged by what is known of it."""
 
@@ -106,6 +108,21 @@ class AutoLength:
             if reached < _UNLIKELY:
                 break
         return max(min(self._tokens_lately / self._seconds_lately, _SELECTION * best), 1.0 / plain)
+
+    def begin(self, n_prompt: int) -> None:
+        """What an answer that was broken off left undone is forgotten; of a shorter text nothing was read yet."""
+        self.off_reason = None
+        self._is_asked, self._written = False, 0
+        if n_prompt < self._n_tokens:
+            for source in self._sources.values():
+                source.known = 0
+        self._n_tokens = n_prompt
+        self._begin()
+
+    def has_read(self, name: str, n_tokens: int) -> None:
+        """A source knows the first `n_tokens` of the text already."""
+        if name in self._sources:
+            self._sources[name].known = n_tokens
 
     def next(self, n_tokens: int, room: int) -> int:
         """The most tokens to ask for after a text of `n_tokens`, at most `room`; 0 while no source is worth it."""
@@ -221,8 +238,10 @@ class AutoLength:
             return
         self._written += len(round_.tokens)
         self._is_asked = False
-        pass_seconds = round_.seconds - round_.draft_seconds
-        self._costs.saw_pass(len(round_.drafted) + 1, pass_seconds)
+        beside = round_.seconds - round_.draft_seconds - round_.verify_seconds  # rule, text, screen; seldom more
+        seconds = round_.verify_seconds + min(beside, _MOST_BESIDE * round_.verify_seconds)
+        if round_.own is not None and not round_.n_beside:  # else the pass was wider than it shows
+            self._costs.saw_pass(len(round_.drafted) + 1, seconds)
         self._count(round_)
         if self._confidences:
             self._learn(round_)

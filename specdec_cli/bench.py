@@ -206,7 +206,7 @@ class Bench:
         yield
 
     def _compare(self, task: Task, setting: Setting, plain: Run, run: Run) -> Comparison:
-        widest = max((len(r.drafted) + 1 for r in run.rounds), default=1)
+        widest = max((len(r.drafted) + 1 + r.n_beside for r in run.rounds), default=1)
         rule = self._rule(setting.temperature)
         return compare(self._pair.target.session, rule, task.ids, plain.ids, run.ids, widest)
 

@@ -2,7 +2,9 @@
 
 import statistics
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
+from specdec_cli.errors import DecodeFailed
 from specdec_cli.pass_costs import PassCosts
 from specdec_cli.types import Target
 
@@ -24,7 +26,8 @@ def calibrated(
     """
     costs = PassCosts(_passes(target, longest, clock, budget), longest=longest)
     if draft is not None:
-        costs.set_drafting(source, *_draft_costs(draft, clock))
+        with suppress(DecodeFailed):  # a draft that fails ends no run: it will say so when it is asked
+            costs.set_drafting(source, *_draft_costs(draft, clock))
     return costs
 
 

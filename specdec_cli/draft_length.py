@@ -13,6 +13,10 @@ class DraftLength(Protocol):
         """Why nothing is drafted any more; None while drafting goes on."""
         ...
 
+    def begin(self, n_prompt: int) -> None:
+        """An answer to a prompt of so many tokens begins."""
+        ...
+
     def next(self, n_tokens: int, room: int) -> int:
         """The most tokens to draft after a text of `n_tokens`, where `room` more can be of use."""
         ...
@@ -38,6 +42,9 @@ class FixedLength:
         self._failures = 0
 
     more = staticmethod(to_the_end)
+
+    def begin(self, n_prompt: int) -> None:
+        pass
 
     def next(self, n_tokens: int, room: int) -> int:  # noqa: ARG002  (the protocol's names)
         return 0 if self.off_reason else min(self._k, room)

@@ -35,6 +35,7 @@ def generate(
     """
     tokens = Tokens(prompt)
     rule.law.begin(len(tokens))
+    length.begin(len(tokens))
     limit = target.n_ctx if max_tokens is None else min(target.n_ctx, len(tokens) + max_tokens)
     full: FinishReason = "context" if max_tokens is None or limit < len(tokens) + max_tokens else "length"
     off_reason: str | None = None
@@ -74,6 +75,7 @@ def generate(
             finish="stop" if is_end else full if len(tokens) >= limit else None,
             logprobs=found,
             source=draft.source,
+            n_beside=len(draft.beside.tokens) if draft.beside is not None else 0,
         )
         length.observe(round_)
         # A round without room for a draft asks nobody, but what is off stays off.

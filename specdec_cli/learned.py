@@ -17,6 +17,7 @@ from specdec_cli.profile import ProfileKey
 from specdec_cli.settings import ContextSettings, ModelSettings
 from specdec_cli.types import Target
 
+_WIDEST = 1024
 _CALIBRATION_SECONDS = 0.25
 """Time that may go into measuring passes before the first answer of a pair."""
 
@@ -36,9 +37,11 @@ class Learned:
 
 @dataclass(frozen=True, slots=True)
 class LearnedKey:
-    """What costs depend on: files, devices and build, and how both models are opened."""
+    """What costs and chances depend on: files (`heads` by name and size), devices and build, and how both models are
+    opened."""
 
     pair: ProfileKey
+    heads: tuple[str, int] | None
     models: tuple[ModelSettings, ModelSettings | None]
     contexts: tuple[ContextSettings, ContextSettings]
 
@@ -47,9 +50,10 @@ class LearnedKey:
         """Where it is kept. The longest draft and the context's size change no cost."""
         settings = [asdict(one) for one in (*self.models, *self.contexts) if one is not None]
         for one in settings:
-            for name in ("path", "max_rows", "n_ctx"):
+            for name in ("path", "max_rows", "max_back", "n_ctx"):
                 one.pop(name, None)
-        digest = hashlib.sha256(json.dumps([asdict(self.pair), settings], sort_keys=True).encode()).hexdigest()[:20]
+        depends = json.dumps([asdict(self.pair), self.heads, settings], sort_keys=True)
+        digest = hashlib.sha256(depends.encode()).hexdigest()[:20]
         return cache_folder() / "learned" / f"{digest}.json"
 
 
@@ -90,13 +94,20 @@ def load_learned(key: LearnedKey, *, longest: int) -> Learned | None:
     """None if nothing is kept, or what is kept is damaged."""
     try:
         data = json.loads(key.file.read_text(encoding="utf-8"))
-        costs = PassCosts({int(width): _seconds(value) for width, value in data["passes"].items()}, longest=longest)
+        costs = PassCosts(dict(_pass(*item) for item in data["passes"].items()), longest=longest)
         for name, (draft_token, token_behind) in data["drafting"].items():
             costs.set_drafting(name, _seconds(draft_token), _seconds(token_behind))
         chances = {name: Chances.from_state(state) for name, state in data["chances"].items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         return None
     return Learned(costs, chances) if costs.plain else None
+
+
+def _pass(width: str, value: Any) -> tuple[int, float]:
+    """Raises ValueError for what no pass can be."""
+    if not (1 <= int(width) <= _WIDEST and _seconds(value) > 0):
+        raise ValueError(width)
+    return int(width), float(value)
 
 
 def _seconds(value: Any) -> float:

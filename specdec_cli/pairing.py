@@ -26,7 +26,7 @@ from specdec_cli.medusa_heads import Heads, TargetShape, read_heads
 from specdec_cli.memory import ModelFacts
 from specdec_cli.ngram_store import NgramStore, StoreFile, fingerprint
 from specdec_cli.plan import PairRequest, Plan, Say, make_plan
-from specdec_cli.profile import key_for
+from specdec_cli.profile import key_for, named
 from specdec_cli.rewind_cost import CERTAIN, rewind_cost
 from specdec_cli.rules import check_rule, make_rule, make_strict
 from specdec_cli.settings import LONGEST_AUTO, ContextSettings, ModelSettings
@@ -85,7 +85,10 @@ def open_pair(request: PairRequest, *, say: Say, abort: AbortFlag) -> Iterator[P
     """
     check_rule(request)
     if request.ngram_store is not None and not COPYING.intersection(sources(request.drafter)):
-        raise UsageError("--ngram-store is for drafts that are copied.", hint="Add --draft ngram, or leave it out.")
+        raise UsageError(
+            "--ngram-store is for drafts that are copied.",
+            hint="Add --draft ngram, or leave out -k and --no-ngram with a draft model.",
+        )
     for endpoint in request.rpc:
         add_rpc_server(endpoint)
     plan = make_plan(request, say)
@@ -100,16 +103,20 @@ def open_pair(request: PairRequest, *, say: Say, abort: AbortFlag) -> Iterator[P
         heads = _heads(request.head, target, plan.n_shared) if request.head is not None else None
         opened = Pair(target, draft, NoDrafter(), rule, end_tokens, plan.tokenizers, strict, heads, held_back, store)
         if request.auto and held_back is None:
-            opened = replace(opened, learned=stack.enter_context(_learned(opened, plan)))
+            opened = replace(opened, learned=stack.enter_context(_learned(opened, plan, request.head)))
+            for one in (target, draft):  # what was read to measure is no prompt
+                if isinstance(one, OpenModel):
+                    one.session.forget()
         auto = auto_length(opened, request.drafter)
         drafter = drafter_for(opened, request.drafter, rule, request.p_min, auto)
         yield replace(opened, drafter=drafter, auto=None if isinstance(drafter, NoDrafter) else auto)
 
 
-def _learned(pair: Pair, plan: Plan) -> AbstractContextManager[Learned]:
+def _learned(pair: Pair, plan: Plan, heads: Path | None) -> AbstractContextManager[Learned]:
     """Kept by files and devices, and by how both models are opened."""
     key = LearnedKey(
         key_for(plan.target.path, plan.draft.path if plan.draft is not None else None),
+        named(heads) if heads is not None else None,
         (plan.target, plan.draft),
         (plan.target_context, plan.draft_context),
     )

@@ -167,7 +167,8 @@ def _contexts(
     n_ctx = _context_length(request.n_ctx, DEFAULT_CONTEXT, facts, "the target", say)
     threads = _threads(request.threads, usable_cores(), say)
     n_batch = min(request.n_batch, n_ctx)
-    k = min(request.k, LONGEST_WITH_STATES) if request.auto and any(facts.state_bytes) else request.k
+    is_chosen = request.auto and request.drafter != "none"  # else several are measured, fixed lengths too
+    k = min(request.k, LONGEST_WITH_STATES) if is_chosen and any(facts.state_bytes) else request.k
     branches = lookahead.DEFAULT_WINDOW if request.drafter == "lookahead" else 0
     target = ContextSettings(
         n_ctx=n_ctx,

@@ -7,7 +7,7 @@ from dataclasses import MISSING, asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
-from specdec_cli.drafters import DRAFTERS
+from specdec_cli.drafters import DRAFTERS, sources
 from specdec_cli.folders import config_folder, write_whole
 from specdec_cli.llama.build import versions
 from specdec_cli.llama.devices import gpu_devices
@@ -72,15 +72,15 @@ class ProfileKey:
 def key_for(target: Path, draft: Path | None) -> ProfileKey:
     """The key of a pair on this machine, as it is now. Raises OSError for a file that is not there."""
     return ProfileKey(
-        target=_named(target),
-        draft=_named(draft) if draft is not None else None,
+        target=named(target),
+        draft=named(draft) if draft is not None else None,
         processor=f"{processor()}, {usable_cores()} cores",
         devices=tuple(device.name for device in gpu_devices()),
         build=versions()["llama_cpp_python"],
     )
 
 
-def _named(path: Path) -> tuple[str, int]:
+def named(path: Path) -> tuple[str, int]:
     """A file as keys have it; hashing gigabytes at every start would cost more than it tells."""
     return path.name, path.stat().st_size
 
@@ -102,7 +102,8 @@ def _checked(data: Mapping[str, Any]) -> Profile | None:
     k, p_min, threads, speedup = data["k"], data["p_min"], data["threads"], data["speedup"]
     caches = [data.get(name) for name in ("cache_type", "cache_type_draft")]
     is_right = (
-        data["drafter"] in DRAFTERS
+        isinstance(data["drafter"], str)
+        and all(source in DRAFTERS for source in sources(data["drafter"]))
         and (k == "auto" or (type(k) is int and k >= 0))
         and isinstance(p_min, (int, float))
         and 0 <= p_min <= 1

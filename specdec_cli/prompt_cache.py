@@ -24,6 +24,7 @@ from specdec_cli.pairing import OpenHead, OpenModel, Pair
 from specdec_cli.plan import Say
 from specdec_cli.tokens import shared_prefix
 
+_DRAFT = ".draft"
 _MAGIC = b"specdec prompt cache 1\n"
 _LONGEST_HEADER = 2**16
 _SAMPLES, _SAMPLE_BYTES = 256, 4096
@@ -125,7 +126,7 @@ def check_file(path: Path, *, writes: bool) -> None:
 
 def _beside(path: Path) -> Path:
     """Where the draft's state lies."""
-    return path.with_name(path.name + ".draft")
+    return path.with_name(path.name + _DRAFT)
 
 
 def _is_ours(path: Path) -> bool:
@@ -170,6 +171,11 @@ class PromptCache:
             n = max(map(len, self._held.values()))
             took = time.perf_counter() - began
             self._say(f"Prompt cache: {n:,} tokens ({n_bytes / 1e6:,.1f} MB) loaded in {took:.2f} s.")
+
+    @property
+    def n_draft_tokens(self) -> int:
+        """Tokens that the draft model was given."""
+        return max((len(tokens) for path, tokens in self._held.items() if path.name.endswith(_DRAFT)), default=0)
 
     def _load(self, path: Path, opened: OpenModel) -> int:
         try:

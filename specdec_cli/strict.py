@@ -78,7 +78,7 @@ class Strict:
 
 def width_noise(target: Target, tokens: Sequence[int], n: int, widths: Iterable[int] = range(2, 9)) -> float:
     """The largest of `noise_by_width`."""
-    return max(noise_by_width(target, tokens, n, widths).values())
+    return max(noise_by_width(target, tokens, n, widths).values(), default=0.0)
 
 
 def noise_by_width(target: Target, tokens: Sequence[int], n: int, widths: Iterable[int]) -> dict[int, float]:

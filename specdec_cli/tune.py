@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from specdec_cli.bench import Bench, Setting, Task
 from specdec_cli.errors import SpecdecError
 from specdec_cli.llama.abort import AbortFlag
-from specdec_cli.pairing import Pair, reopened
+from specdec_cli.pairing import OpenHead, OpenModel, Pair, reopened
 from specdec_cli.settings import CACHE_TYPE_BYTES, ContextSettings, FlashAttention
 
 CACHES = ("f16", "bf16", "q8_0")
@@ -68,14 +68,19 @@ class Trial:
 
 
 def draft_candidates(pair: Pair) -> list[Memory]:
-    """Other types of the draft's cache; none without a draft model."""
-    if pair.draft is None:
+    """Other types of the draft's cache; none without a draft model of its own."""
+    if not isinstance(pair.draft, OpenModel):
         return []
     return [Memory(cache_type_draft=name) for name in CACHES if name != pair.draft.context.cache_type]
 
 
 def target_candidates(pair: Pair) -> list[Memory]:
-    """Other types of the target's cache, and doing without flash attention where its cache may."""
+    """Other types of the target's cache, and doing without flash attention where its cache may.
+
+    None with a trained head: it reads the states of the one session that it was opened with.
+    """
+    if isinstance(pair.draft, OpenHead):
+        return []
     context = pair.target.context
     found = [Memory(cache_type=name) for name in CACHES if name != context.cache_type]
     plain = CACHE_TYPE_BYTES[context.cache_type] >= 2  # quantised values need flash attention

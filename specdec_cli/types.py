@@ -83,6 +83,7 @@ class Round:
     target's own choices. `own` is the target's token after them: the correction after a mismatch
     or the bonus after a full match; None when the text ended on an accepted draft token.
     `logprobs` has one entry per emitted token if they were asked for. `source` is the draft's.
+    `n_beside` tokens of a tree were evaluated in the same pass.
     Times are seconds: `draft_seconds` inside the drafter, `verify_seconds` inside the target's
     pass, `seconds` the whole time since the previous round ended (its consumer included).
     """
@@ -96,6 +97,7 @@ class Round:
     seconds: float = 0.0
     finish: FinishReason | None = None
     off_reason: str | None = None
+    n_beside: int = 0
     logprobs: tuple[TokenLogprob, ...] = ()
     source: str = ""
 

@@ -68,6 +68,7 @@ def decode(
     """Seconds for the whole text, and the length of every draft. `pace` slows everything at a time."""
     rng = np.random.default_rng(seed)
     at, read, now, lengths = 0, -1, 0.0, []
+    length.begin(1)
     length.observe(Round((), 0, 7, seconds=1.0))
     while at < len(text):
         factor = pace(now) * float(np.exp(noise * rng.normal()))
@@ -89,7 +90,17 @@ def decode(
             read = at + min(int(right[0]) if len(right) else drafted, drafted - 1)
         draft_seconds *= factor
         seconds = machine.passes[kept + 1] * factor + draft_seconds
-        length.observe(Round(draft.tokens[:kept], n_accepted, 1, k=k, draft_seconds=draft_seconds, seconds=seconds))
+        length.observe(
+            Round(
+                draft.tokens[:kept],
+                n_accepted,
+                1,
+                k=k,
+                draft_seconds=draft_seconds,
+                verify_seconds=seconds - draft_seconds,
+                seconds=seconds,
+            )
+        )
         now += seconds
         at += n_accepted + 1
         lengths.append(kept)

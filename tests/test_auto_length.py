@@ -138,7 +138,7 @@ def test_a_text_in_which_nothing_was_measured_begins_plainly() -> None:
     length = AutoLength(Learned(PassCosts({}, longest=4)), longest=4, sources=("model",))
     length.observe(Round((), 0, 7, seconds=0.5))
     assert length.next(10, 99) == 0
-    length.observe(Round((), 0, 7, seconds=0.01))
+    length.observe(Round((), 0, 7, verify_seconds=0.01, seconds=0.01))
     assert length.next(11, 99) == 4
 
 
@@ -167,7 +167,7 @@ def test_what_was_dropped_is_learned_from_where_the_target_told_its_own_token() 
         length.more(0.55)
         before = learned.of("model").of(0.55)
         length._proposed = (9,)  # as keep() leaves it
-        length.observe(Round((), 0, own, k=1, draft_seconds=0.001, seconds=0.005))
+        length.observe(Round((), 0, own, k=1, draft_seconds=0.001, verify_seconds=0.004, seconds=0.005))
         assert (learned.of("model").of(0.55) > before) is kept
 
 
@@ -242,6 +242,7 @@ def test_calibration_measures_what_the_context_and_the_budget_have_room_for(n_ct
 
 KEY = LearnedKey(
     ProfileKey(("target.gguf", 5), ("draft.gguf", 3), "a processor", (), "0.3.36"),
+    None,
     (ModelSettings(Path("target.gguf")), ModelSettings(Path("draft.gguf"))),
     (ContextSettings(), ContextSettings()),
 )
@@ -281,6 +282,9 @@ def test_costs_depend_on_how_models_are_opened_but_not_on_the_size_of_the_contex
         lambda _: '{"passes": {"1": -1}, "drafting": {}, "chances": {}}',
         lambda _: '{"passes": {"1": NaN}, "drafting": {}, "chances": {}}',
         lambda _: '{"passes": {}, "drafting": {}, "chances": {}}',
+        lambda _: '{"passes": {"1": 1.0, "4": 0.0}, "drafting": {}, "chances": {}}',
+        lambda _: '{"passes": {"1": 1.0, "999999999": 2.0}, "drafting": {}, "chances": {}}',
+        lambda text: text.replace('"n_seen": ', '"n_seen": 1e999, "n_saw": '),
         lambda text: text.replace('"means": [', '"means": [7.0, '),
         lambda text: text.replace('"hits": [', '"hits": [-1.0, '),
     ],
@@ -289,3 +293,50 @@ def test_what_is_damaged_is_measured_again(learned: Learned, damage: Callable[[s
     save_learned(KEY, learned)
     KEY.file.write_text(damage(KEY.file.read_text()))
     assert load_learned(KEY, longest=LONGEST) is None
+
+
+def test_an_answer_that_was_broken_off_leaves_nothing_behind() -> None:
+    learned = learned_of(MACHINES["F32, Q4_0 copy"])
+    length = auto(learned)
+    length.begin(5)
+    length.observe(Round((), 0, 7, seconds=0.5))
+    length.next(6, 99)
+    length.more(0.9)
+    plain, chance = learned.costs.plain, learned.of("model").of(0.9)
+    length.begin(9)  # Ctrl-C, and the next question
+    length.observe(Round((), 0, 7, verify_seconds=9.0, seconds=9.0))
+    assert (learned.costs.plain, learned.of("model").of(0.9)) == (plain, chance)
+
+
+def test_what_is_beside_the_pass_is_not_taken_for_its_cost() -> None:
+    learned = learned_of(MACHINES["F32, Q4_0 copy"])
+    length = auto(learned)
+    for _ in range(30):
+        length.next(6, 0)
+        length.observe(Round((), 0, 7, verify_seconds=0.0127, seconds=9.0))
+    assert 0.0127 < learned.costs.plain < 0.0127 * 1.3
+    before = learned.costs.passes[:]
+    length.next(6, 99)
+    length.observe(Round((), 0, 7, verify_seconds=1.0, seconds=1.0, n_beside=23))
+    assert learned.costs.passes == before
+
+
+def test_a_source_that_slows_every_pass_is_found_out() -> None:
+    """Lookahead: its trees make passes of one draft token four times as long."""
+    learned = learned_of(MACHINES["F32, Q4_0 copy"])
+    learned.costs.set_drafting("model", 0.0, 0.0)
+    length = auto(learned)
+    length.begin(1)
+    length.observe(Round((), 0, 7, seconds=0.5))
+    drafted = 0
+    for i in range(400):
+        k = length.next(2 + i, 99)
+        drafted += k > 0
+        seconds = 0.05 if k else 0.0127
+        if k:
+            length.more(0.9)
+            length.keep(Draft((1,)))
+        length.observe(
+            Round((1,) if k else (), int(k > 0), 2, verify_seconds=seconds, seconds=seconds, n_beside=23 if k else 0)
+        )
+    assert drafted < 100

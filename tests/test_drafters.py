@@ -302,7 +302,7 @@ def mixed(turns: Turns | None) -> MixedDrafter:
         (LOOP, 0.5, 1.0, ["ngram", "model"], "model"),
         (LOOP, 0.0, 0.0, ["ngram"], "ngram"),  # the length will keep nothing of it, unless the model were better
         (PROMPT, 9.0, 0.1, ["ngram", "model"], "model"),  # nothing was found
-        (PROMPT, 9.0, 0.0, ["ngram"], "ngram"),
+        (PROMPT, 9.0, 0.0, ["ngram"], ""),
     ],
 )
 def test_who_promises_more_is_asked(
@@ -351,3 +351,13 @@ def test_two_drafters_of_the_table_take_turns_under_both_names() -> None:
     assert drafter.name == "ngram+model"
     assert drafter.propose(LOOP, 3).source == "ngram"
     assert make_drafter("ngram", DrafterParts(rule_for(lm), frozenset(), 0.0, None)).name == "ngram"
+
+
+def test_a_model_that_gave_up_leaves_drafting_to_lookup_and_is_not_asked_again() -> None:
+    judge = Judge(0.1, 9.0)
+    lm = TableLM(20, seed=0, n_ctx=5)
+    drafter = MixedDrafter(NgramDrafter(), ModelDrafter(lm, rule_for(lm), frozenset()), judge)
+    assert drafter.propose(LOOP, 3) == Draft()
+    assert drafter.gave_up is not None
+    assert drafter.propose([*LOOP, 4], 3).tokens == (1, 2, 3)
+    assert judge.asked == ["ngram", "model", "ngram"]

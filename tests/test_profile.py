@@ -159,3 +159,12 @@ def test_tune_finds_keeps_and_tells(models: Models, tmp_path: Path) -> None:
     assert ("Trying draft's cache bf16, draft's cache q8_0" in done.err) == (profile.drafter == "model")
     assert (profile.cache_type, profile.flash_attention) == (None, None), "the target's stay as they are"
     assert f"Tuned for this pair: {profile}" in with_draft(models).err
+
+
+@pytest.mark.parametrize("drafter", ["ngram+model", "ngram+medusa"])
+def test_two_that_take_turns_are_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, drafter: str) -> None:
+    monkeypatch.setenv("SPECDEC_CONFIG", str(tmp_path))
+    key = ProfileKey(("target.gguf", 5), ("draft.gguf", 3), "a processor", (), "0.3.36")
+    profile = Profile(drafter, "auto", 0.0, 2, 1.4, "2026-11-29")
+    save_profile(key, profile)
+    assert load_profile(key) == profile

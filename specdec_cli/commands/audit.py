@@ -91,6 +91,11 @@ def audit(
     drafters, lengths, temperatures = words(drafter), whole_numbers(k, "--k"), numbers(temp, "--temp")
     offer_to_pull(model, draft)
     files = resolve(model, draft, quantize, find, say)
+    if files.head is not None or files.drafter == "lookahead":
+        raise UsageError(
+            "audit tests draft models, trained heads and lookup in the text, not Medusa heads or lookahead.",
+            hint="bench compares every text of those with plain decoding's.",
+        )
     drafters = _drafters(drafters, has_draft=files.has_model)
     text_ways, law_ways = _ways(words(rules), drafters, lengths, temperatures)
     request = PairRequest(

@@ -200,7 +200,14 @@ def bench(
         tasks = as_tasks(pair, chosen, n)
         measuring = Bench(pair, sampling, n, time.perf_counter)
         measuring.check(settings)
-        curves = _curves(measuring, pair, tasks, [len(tasks[0].ids) + n // 2, *fills], request.k, temperatures[0])
+        curves = _curves(
+            measuring,
+            pair,
+            tasks,
+            [len(tasks[0].ids) + n // 2, *fills],
+            pair.target.context.max_rows - 1,
+            temperatures[0],
+        )
         is_whole = _measure(measuring, tasks, settings, repeats, 60 * budget * (MEASURED_SHARE if tune else 1))
         abort.clear()
         results = _results(measuring, curves, facts_of(pair, request, {"max_tokens": n, "repeats": repeats}))
@@ -261,7 +268,7 @@ def _settings(
     the longest drafts, which cost it nothing. Where lengths are chosen, lookup takes turns with a draft model, as in
     `run`."""
     from specdec_cli.bench import Setting
-    from specdec_cli.drafters import DRAFTERS, HEED_P_MIN, sources
+    from specdec_cli.drafters import DRAFTERS, HEED_P_MIN, sources, with_lookup
     from specdec_cli.resolve import DRAFTER_NAMES
 
     unknown = [name for name in drafters if not all(source in DRAFTERS for source in sources(name))]
@@ -282,7 +289,7 @@ def _settings(
                 own_p_mins = p_mins if name in HEED_P_MIN else [0.0]
                 found += [Setting(name, k, temperature, p) for p in own_p_mins for k in ks if k != AUTO]
                 if AUTO in ks:
-                    found.append(Setting(name if drafters else f"ngram+{name}", AUTO, temperature, own_p_mins[0]))
+                    found.append(Setting(name if drafters else with_lookup(name), AUTO, temperature, own_p_mins[0]))
     return list(dict.fromkeys(found))
 
 

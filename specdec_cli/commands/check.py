@@ -49,6 +49,11 @@ def check(
 
     files = resolve(target, draft, quantize, find, say)
     if not files.has_model:
+        if files.head is not None:
+            raise UsageError(
+                f"{files.head.name} are Medusa heads, which have no tokenizer to compare.",
+                hint="run says whether they fit the target.",
+            )
         raise UsageError("There is no draft to compare with.", hint="Name a second GGUF file.")
     headers = read_model(files.target)
     refuse_as_target(headers, files.target.name)

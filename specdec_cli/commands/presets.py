@@ -95,7 +95,7 @@ def _facts(preset: "Preset") -> list[tuple[str, str]]:
     rows += [("chat format", preset.chat)] if preset.chat else []
     for role, source in (("target", preset.target), ("draft", preset.draft)):
         rows += [(role if i == 0 else "", line) for i, line in enumerate(_source(source))] if source is not None else []
-    rows += [("draft length", str(preset.k))] if preset.k is not None else []
+    rows += [("draft length", f"{preset.k} (measured by bench beside others)")] if preset.k is not None else []
     rows += [("p-min", f"{preset.p_min:g}")] if preset.p_min is not None else []
     rows += [("sampling", str(preset.sampling))]
     rows += [("note", preset.note)] if preset.note else []

@@ -77,7 +77,7 @@ def run(
     ngram_store: Annotated[
         Path | None,
         typer.Option(
-            help="With --draft ngram: copy from texts of earlier runs, too. Your prompts and the answers are kept in "
+            help="Where lookup drafts: copy from texts of earlier runs, too. Your prompts and the answers are kept in "
             "this file (in a folder: one file for each tokenizer) as token ids, which anyone with the model can read; "
             "at most 262,144 tokens, the oldest go first. Without this option nothing is kept.",
             rich_help_panel=_DRAFTING,
@@ -255,6 +255,9 @@ def run(
     from specdec_cli.advice import strict_notes
     from specdec_cli.document import plain as plain_values
     from specdec_cli.document import run_document
+    from specdec_cli.drafters import with_lookup
+    from specdec_cli.drafters.mixed import MixedDrafter
+    from specdec_cli.drafters.model import ModelDrafter
     from specdec_cli.llama.abort import AbortFlag
     from specdec_cli.llama.grammar import gbnf_of_schema
     from specdec_cli.llama.log import log as llama_log
@@ -264,7 +267,6 @@ def run(
     from specdec_cli.prompts import argument_text, conversation, prompt_text
     from specdec_cli.resolve import DRAFTER_NAMES, resolve
     from specdec_cli.running import Limits, Writer
-    from specdec_cli.settings import LONGEST_AUTO
     from specdec_cli.trace import Trace
 
     fixed_k = draft_length(k)
@@ -304,8 +306,8 @@ def run(
             request = PairRequest(
                 target=files.target,
                 draft=files.draft,
-                drafter="ngram+model" if is_auto and look_up and files.drafter == "model" else files.drafter,
-                k=min(LONGEST_AUTO, max((ubatch or batch) - 1, 1)) if fixed_k is None else fixed_k,
+                drafter=with_lookup(files.drafter) if is_auto and look_up and profile is None else files.drafter,
+                k=_longest(files, ubatch or batch) if fixed_k is None else fixed_k,
                 auto=is_auto and files.drafter != "none",
                 seed=_first(seed, secrets.randbits(32)),
                 sampling=_sampling(
@@ -376,6 +378,8 @@ def run(
         if prompt_cache is not None:
             kept = PromptCache(prompt_cache, pair, writes=not prompt_cache_ro, say=say)
             kept.load()
+            if pair.auto is not None:
+                pair.auto.has_read(ModelDrafter.name, kept.n_draft_tokens)
         talk = None if raw else conversation(pair.target.model, system=system, thinking=think, now=datetime.now)
         if text is None:
             try:
@@ -387,6 +391,8 @@ def run(
         ids = talk.ask(text) if talk is not None else _raw_ids(pair, text, system, raw)
         with stoppable(abort):
             written = writer.write(ids)
+        if isinstance(pair.drafter, MixedDrafter) and pair.drafter.gave_up is not None:
+            say(f"The draft model stopped drafting ({pair.drafter.gave_up}); lookup in the text went on.")
         if pair.strict is not None:
             for note in strict_notes(pair.strict.longest, pair.strict.noise, pair.strict.n_settled):
                 say(note)
@@ -419,6 +425,13 @@ def _as_tuned(files: "Resolved", profile: "Profile") -> "Resolved":
     if profile.drafter not in DRAFTER_NAMES:
         return replace(files, drafter=profile.drafter)
     return replace(files, drafter=profile.drafter, draft=None, head=None)
+
+
+def _longest(files: "Resolved", n_ubatch: int) -> int:
+    """The longest draft that may be chosen: one that a pass can hold, and next to none where nobody drafts."""
+    from specdec_cli.settings import LONGEST_AUTO
+
+    return min(1 if files.drafter == "none" else LONGEST_AUTO, n_ubatch - 1)
 
 
 def _tuned_length(profile: "Profile | None") -> int | None:

@@ -122,11 +122,13 @@ def _options(profile: "Profile", given: str) -> str:
 
     who = f" --draft {profile.drafter}" if profile.drafter in DRAFTER_NAMES else given
     options = {
-        "-k": profile.k or None,
+        "-k": profile.k if profile.k else None,
         "--p-min": f"{profile.p_min:g}" if profile.p_min else None,
         "--threads": profile.threads,
         "--kv": profile.cache_type,
         "--kv-draft": profile.cache_type_draft,
         "--flash-attn": profile.flash_attention,
     }
+    if profile.k == "auto" and "+" not in profile.drafter and profile.drafter not in DRAFTER_NAMES:
+        who += " --no-ngram"
     return who + "".join(f" {name} {value}" for name, value in options.items() if value is not None)

@@ -71,6 +71,8 @@ DRAFTERS: Mapping[str, Callable[[DrafterParts], Drafter]] = {
     "dflash2": _head,
     "dspark": _head,
 }
+_DEARER = frozenset({"model", "mtp", "medusa"})
+"""Those beside which lookup is worth a try first."""
 HEED_P_MIN = frozenset({"model", "eagle3", "mtp", "dflash", "dflash2", "dspark"})
 """Those that end a draft before a token that they are not sure enough of."""
 COPYING = frozenset({"ngram"})
@@ -81,6 +83,11 @@ def make_drafter(name: str, parts: DrafterParts) -> Drafter:
     """A drafter of the table, or two of them that take turns: `ngram+model`. Raises UsageError."""
     first, *second = (DRAFTERS[source](parts) for source in sources(name))
     return MixedDrafter(first, second[0], parts.turns) if second else first
+
+
+def with_lookup(name: str) -> str:
+    """The drafter that takes turns with lookup, if it is one that costs more than lookup does."""
+    return f"{NgramDrafter.name}+{name}" if name in _DEARER else name
 
 
 def sources(name: str) -> tuple[str, ...]:

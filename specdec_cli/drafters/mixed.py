@@ -34,16 +34,20 @@ class MixedDrafter:
         self._lookup = lookup
         self._model = model
         self._turns = turns
+        self.gave_up: str | None = None
+        """Why the model drafts no more; lookup goes on."""
 
     def propose(self, tokens: Sequence[int], k: int, more: More = to_the_end) -> Draft:
         if self._turns is not None:
             self._turns.turn(self._lookup.name)
         found = self._ask(self._lookup, tokens, k, more)
-        if not self._is_better(found):
+        if self.gave_up is not None or not self._is_better(found):
             return found
         if self._turns is not None:
             self._turns.turn(self._model.name)
-        return self._ask(self._model, tokens, k, more)
+        drafted = self._ask(self._model, tokens, k, more)
+        self.gave_up = drafted.off_reason
+        return replace(drafted, off_reason=None)
 
     def _is_better(self, found: Draft) -> bool:
         """Whether the model should bring more than this draft."""
@@ -54,6 +58,6 @@ class MixedDrafter:
 
     @staticmethod
     def _ask(drafter: Drafter, tokens: Sequence[int], k: int, more: More) -> Draft:
-        """Its draft, signed. What it says of itself when it stops drafting for good is not the end of the other."""
+        """Its draft, signed."""
         draft = drafter.propose(tokens, k, more)
-        return replace(draft, source=draft.source or drafter.name, off_reason=None)
+        return replace(draft, source=draft.source or drafter.name) if draft.tokens else draft

@@ -92,6 +92,7 @@ class LlamaSession:
         self.cache_bytes = cache_bytes_from_log()
         self._memory = llama_cpp.llama_get_memory(self._context)
         self._rewinding = way.start(self._context, self._settings)
+        self._makes_states = False
         self._buffer: Logits = np.empty((0, 0), np.float32)
         self._buffer_address = 0
         self._start_counting()
@@ -304,6 +305,10 @@ class LlamaSession:
         self._cached = list(tokens)
         return True
 
+    def forget(self) -> None:
+        """Make the cache empty."""
+        self._clear()
+
     def set_threads(self, n: int) -> None:
         """Evaluate with `n` threads from here on."""
         llama_cpp.llama_set_n_threads(self._context, n, n)
@@ -350,8 +355,9 @@ class LlamaSession:
         self._batch_wanted[:first_wanted] = 0
         self._batch_wanted[first_wanted:n] = 1
         shows_states = self.keep_hidden and first_wanted == n_beside == 0
-        if self.keep_hidden:  # llama.cpp makes states, and rows, of all tokens of a batch or of none
+        if shows_states != self._makes_states:  # of all tokens of a batch, with rows of logits, or of none
             llama_cpp.llama_set_embeddings(self._context, shows_states)
+            self._makes_states = shows_states
         self._first_hidden, self._n_hidden = past + 1, n if shows_states else 0
         if self._captured is not None:
             self._captured.make_room(self._cached, n)
