@@ -142,7 +142,7 @@ class StoreFile:
         try:
             return NgramStore(self._read())
         except Damaged as damage:
-            self._say(f"{self._path} is left out: {damage}. Delete it to begin a new store.")
+            self._say(f"{self._path} is left out: {damage}. Name another file to begin a new store.")
             return NgramStore()
         except OSError as error:
             raise UsageError(

@@ -37,8 +37,13 @@ class WhatIf:
 
 
 def read_trace(file: Path) -> Recording:
-    """A trace that `run --jsonl` wrote. Raises UsageError for another file, and for one without drafts."""
+    """A trace that `run --jsonl` wrote. Raises UsageError for another file, and without drafts of a fixed length."""
     rounds = _rounds(file)
+    if _was_chosen(file):
+        raise UsageError(
+            f"The lengths in {file} were chosen round by round (-k auto), where drafts were likely to be right.",
+            hint="What other lengths are worth tells a run with a fixed one: specdec run ... -k 8 --jsonl FILE",
+        )
     drafted, accepted = _counts(rounds)
     if not drafted:
         raise UsageError(
@@ -123,6 +128,11 @@ def _rounds(file: Path) -> list[dict[str, Any]]:
     if not rounds or not all(needed <= one.keys() for one in rounds):
         raise UsageError(f"{file} is no trace of a run.", hint="Give a file that run --jsonl wrote.")
     return rounds
+
+
+def _was_chosen(file: Path) -> bool:
+    headers = (json.loads(line) for line in file.read_text(encoding="utf-8", errors="replace").splitlines() if line)
+    return any(line.get("type") == "header" and line.get("settings", {}).get("auto") is True for line in headers)
 
 
 def _counts(rounds: Sequence[Mapping[str, Any]]) -> tuple[list[int], list[int]]:

@@ -31,6 +31,8 @@ AUTO: Literal["auto"] = "auto"
 """Draft length by measured cost."""
 LONGEST_AUTO = 16
 """Most draft tokens of a round whose length is chosen by measured cost."""
+USUAL_K = 4
+"""Draft tokens of a round where the text depends on it, so that a seed repeats the text."""
 LONGEST_WITH_STATES = 8
 """The same for a target with recurrent layers, which keeps a state for every draft token."""
 MAX_CHECKPOINTS = 16

@@ -58,8 +58,8 @@ def test_prompt_longer_than_a_batch(models: Models, batch: tuple[object, ...]) -
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        (("--batch", 4), "A draft of 4 tokens does not fit one pass of 4 (--ubatch)."),
-        (("--ubatch", 4), "A draft of 4 tokens does not fit one pass of 4 (--ubatch)."),
+        (("-k", 4, "--batch", 4), "A draft of 4 tokens does not fit one pass of 4 (--ubatch)."),
+        (("-k", 4, "--ubatch", 4), "A draft of 4 tokens does not fit one pass of 4 (--ubatch)."),
         (("--batch", 8, "--ubatch", 16), "--ubatch (16) must be between 1 and --batch (8)."),
         (("--batch", 0), "greater than or equal to 1"),
         (("--ctx", -1), "greater than or equal to 0"),

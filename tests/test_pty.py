@@ -80,7 +80,7 @@ def test_panel_tells_what_the_run_does(models: Models) -> None:
 
 
 def test_accepted_tokens_are_coloured_and_counted(models: Models) -> None:
-    flags = (models.words, "a b", "--raw", "--draft", models.draft, "-n", 60, "--seed", 9)
+    flags = (models.words, "a b", "--raw", "-k", 4, "--draft", models.draft, "-n", 60, "--seed", 9)
     with Terminal("run", *flags) as terminal:
         assert terminal.end() == 0
         rows = [*terminal.screen.history.top, *(terminal.screen.buffer[y] for y in range(24))]

@@ -136,12 +136,13 @@ def trim(
     guard_terminal()
     raise_on_sigterm()
     from specdec_cli.gguf import read_model
+    from specdec_cli.heads import refuse_as_target
     from specdec_cli.llama.abort import AbortFlag
     from specdec_cli.make_draft import trims, work_folder
     from specdec_cli.recipes import OUTPUT_FORMATS, Recipe, cheaper_outputs
 
-    for file in (draft, target or draft):
-        read_model(file)  # what cannot be a model is told before anything else
+    for file in (draft, target or draft):  # what cannot be a model is told before anything else
+        refuse_as_target(read_model(file), file.name)
     request = _request(target or draft, None, temp, threads, ngl, ngl_draft)
     out = _out(out, draft, "trimmed")
     asked = _prompts(prompts)
@@ -173,6 +174,8 @@ def trim(
         _give_up(why if recipe != Recipe() else "the draft is best as it is", keep_anyway)
     if not as_json:
         print(f"\nWritten: {out} ({recipe}): worth {gain:.2f} times the draft as it is.")
+        if target is not None and shop.worth(recipe).speed < 1:
+            print("Plain decoding should still be faster here than drafting with it.")
         model = shlex.quote(str(target)) if target is not None else "TARGET"
         print(f"Now: specdec run {model} --draft {shlex.quote(str(out))}")
 

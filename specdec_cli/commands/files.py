@@ -54,7 +54,7 @@ def list_files(*, as_json: JsonOpt = False) -> None:
         print(f"{n_files} ({words.download(disk_bytes(stock.leftovers))}): specdec rm --leftovers deletes them.")
     if work := draft_work():
         size = words.download(work_bytes(work))
-        print(f"Unfinished work on {words.count(len(work), 'draft')} ({size}): specdec rm --leftovers deletes it.")
+        print(f"Work on {words.count(len(work), 'draft')}, to go on with ({size}): specdec rm --leftovers deletes it.")
 
 
 def rm(

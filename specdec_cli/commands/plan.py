@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from specdec_cli.commands.options import JsonOpt, bytes_in, layers, say
+from specdec_cli.commands.options import JsonOpt, bytes_in, draft_length, layers, say
+from specdec_cli.errors import UsageError
+from specdec_cli.settings import AUTO
 
 if TYPE_CHECKING:
     from specdec_cli.fit import Change, Fit, Machine
@@ -26,9 +28,7 @@ def plan(
     ctx_draft: Annotated[int | None, typer.Option(min=0, help="The draft's context (the target's).")] = None,
     kv: Annotated[str, typer.Option(help="Type of the target's cache.")] = "f16",
     kv_draft: Annotated[str, typer.Option(help="Type of the draft's cache.")] = "f16",
-    k: Annotated[
-        int | None, typer.Option("-k", min=0, help="Draft tokens per round (as many as run may choose).")
-    ] = None,
+    k: Annotated[str, typer.Option("-k", help="Draft tokens per round; auto: as many as run may choose.")] = AUTO,
     batch: Annotated[int, typer.Option(min=1, help="Prompt tokens per pass.")] = 512,
     ngl: Annotated[str, typer.Option(help="Layers of the target on the GPU: auto, all or a number.")] = "auto",
     ngl_draft: Annotated[str, typer.Option(help="Layers of the draft on the GPU.")] = "auto",
@@ -48,13 +48,19 @@ def plan(
     from specdec_cli.plan import PairRequest, size_up
     from specdec_cli.settings import LONGEST_AUTO
 
+    fixed_k = draft_length(k)
+    if draft is not None and draft.endswith(".safetensors"):
+        raise UsageError(
+            "plan reads GGUF headers, and Medusa heads have none.",
+            hint="They take their own size in memory, in float32 (twice a file in F16), beside the target's.",
+        )
     target, draft_model = _located(model, draft)
     request = PairRequest(
         Path(target.examined.name),
         None,
         "model",
-        k=LONGEST_AUTO if k is None else k,
-        auto=k is None,
+        k=LONGEST_AUTO if fixed_k is None else fixed_k,
+        auto=fixed_k is None,
         seed=0,
         n_ctx=ctx,
         n_ctx_draft=ctx_draft,

@@ -267,6 +267,7 @@ def run(
     from specdec_cli.prompts import argument_text, conversation, prompt_text
     from specdec_cli.resolve import DRAFTER_NAMES, resolve
     from specdec_cli.running import Limits, Writer
+    from specdec_cli.settings import USUAL_K
     from specdec_cli.trace import Trace
 
     fixed_k = draft_length(k)
@@ -281,6 +282,13 @@ def run(
         raise UsageError("--system needs the chat template that --raw leaves out.", hint="Leave out one of the two.")
     if prompt_cache_ro and prompt_cache is None:
         raise UsageError("--prompt-cache-ro needs the cache's file.", hint="Name it with --prompt-cache FILE.")
+    for option, path in (("--prompt-cache", prompt_cache), ("--ngram-store", ngram_store)):
+        if path is not None and not path.name:
+            raise UsageError(f"{option} names no file.", hint="Give a file, or leave it out.")
+    if ngram_store is not None and not ngram_store.parent.is_dir():
+        raise UsageError(f"There is no folder {ngram_store.parent} for --ngram-store.", hint="Make it first.")
+    if draft == "ngram" and not look_up:
+        raise UsageError("--no-ngram leaves out what --draft ngram asks for.", hint="Leave out one of the two.")
     if prompt_cache is not None:
         check_file(prompt_cache, writes=not prompt_cache_ro)
     system = None if system is None else argument_text(system, "--system")
@@ -297,8 +305,10 @@ def run(
         files = resolve(model, draft, quantize, find, say)
         profile = _profile(files) if profiled and draft not in DRAFTER_NAMES else None
         if profile is not None:
-            files = _as_tuned(files, profile)
+            files = _as_tuned(files, profile, look_up)
             fixed_k = _tuned_length(profile) if fixed_k is None else fixed_k
+        if fixed_k is None and verify != "coupled":  # the text depends on where drafts end, which must not be chance
+            fixed_k = (files.preset.k if files.preset is not None else None) or USUAL_K
         is_auto = fixed_k is None
         with stoppable(abort):
             if system is None and not raw and files.preset is not None:
@@ -308,7 +318,7 @@ def run(
                 draft=files.draft,
                 drafter=with_lookup(files.drafter) if is_auto and look_up and profile is None else files.drafter,
                 k=_longest(files, ubatch or batch) if fixed_k is None else fixed_k,
-                auto=is_auto and files.drafter != "none",
+                auto=is_auto and files.drafter != "none" and _longest(files, ubatch or batch) > 0,
                 seed=_first(seed, secrets.randbits(32)),
                 sampling=_sampling(
                     files.preset,
@@ -418,13 +428,16 @@ def _profile(files: "Resolved") -> "Profile | None":
     return profile
 
 
-def _as_tuned(files: "Resolved", profile: "Profile") -> "Resolved":
+def _as_tuned(files: "Resolved", profile: "Profile", look_up: bool) -> "Resolved":
     """A draft model, or heads, that do not pay are not loaded."""
     from specdec_cli.resolve import DRAFTER_NAMES
 
-    if profile.drafter not in DRAFTER_NAMES:
-        return replace(files, drafter=profile.drafter)
-    return replace(files, drafter=profile.drafter, draft=None, head=None)
+    who = profile.drafter if look_up else profile.drafter.removeprefix("ngram+")
+    if who == "ngram" and not look_up:
+        return files
+    if who not in DRAFTER_NAMES:
+        return replace(files, drafter=who)
+    return replace(files, drafter=who, draft=None, head=None)
 
 
 def _longest(files: "Resolved", n_ubatch: int) -> int:
