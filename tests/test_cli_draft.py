@@ -123,7 +123,7 @@ def test_a_draft_is_made_and_says_how(deep: Path, tmp_path: Path, cache: Path) -
 
     for temperature in (0, 0.8):
         plain = json_inside(deep, " a b", "-n", 40, "--temp", temperature, "--seed", 5)
-        drafted = json_inside(deep, " a b", "-n", 40, "--temp", temperature, "--seed", 5, "--draft", draft)
+        drafted = json_inside(deep, " a b", "-n", 40, "--temp", temperature, "--seed", 5, "-k", 4, "--draft", draft)
         assert drafted.document["text"] == plain.document["text"]
         assert drafted.stats["accepted"] > 0
 

@@ -79,14 +79,12 @@ def test_mtp(models: Heads) -> None:
     assert "head: mtp, the target's own layers for further tokens" in done.err
 
 
-def test_a_head_beside_a_target_whose_memory_cannot_be_taken_back(models: Heads, tmp_path: Path) -> None:
+def test_a_head_beside_a_target_with_recurrent_layers(models: Heads, tmp_path: Path) -> None:
     hybrid = write_tiny_hybrid(tmp_path / "hybrid.gguf", seed=5, n_vocab=N_VOCAB)
     head = write_eagle3(tmp_path / "head.gguf", N_VOCAB, layers=(0, 1, 1))
     done = json_inside(hybrid, "a b c", "--draft", head, *FLAGS)
     assert done.document["token_ids"] == json_inside(hybrid, "a b c", "--draft", "none", *FLAGS).document["token_ids"]
-    assert done.document["stats"]["drafted"] == 0
-    assert "memory cannot be taken back" in str(done.document)
-    assert done.document["models"]["draft"] is None
+    assert done.document["stats"]["drafted"] > 0
     mamba = write_tiny_mamba(tmp_path / "mamba.gguf", seed=5, n_vocab=N_VOCAB)
     done = inside("run", mamba, "a", "--draft", models.eagle3)
     assert (done.code, done.out) == (3, "")

@@ -199,6 +199,8 @@ def test_model_that_does_not_load(models: Models, tmp_path: Path, case: str, wor
     pair = (path, "a b") if role == "target" else (models.words, "a b", "--draft", path)
     done = inside("run", *pair, "-n", 4)
     assert (done.code, done.out) == (3, "")
+    if (case, role) == ("folder", "draft"):  # it may hold heads
+        words = "holds no safetensors files"
     assert words in done.err
     assert "Hint: " in done.err
     assert "Traceback" not in done.err

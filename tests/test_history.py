@@ -131,7 +131,8 @@ def test_penalties_are_llama_cpps(
     multiplier=st.sampled_from([0.8, 2.0]),
     base=st.sampled_from([1.0, 1.2, 1.75, 3.0]),
     allowed=st.sampled_from([0, 1, 2, 4]),
-    names=st.sampled_from([(), BREAKER_TEXTS, (" b",), ("ab", "a b c"), (" a 9",)]),
+    # Not " b": of a SentencePiece token alone llama.cpp drops the leading space, and so does not find it there.
+    names=st.sampled_from([(), BREAKER_TEXTS, ("ab", "a b c"), (" a 9",)]),
 )
 def test_dry_is_llama_cpps(
     model: LlamaModel,

@@ -291,7 +291,7 @@ class Chat(Terminal):
 
 @pytest.fixture
 def chat(models: Models, tmp_path: Path) -> Iterator[Chat]:
-    with Chat(tmp_path / "trace", models.chat, "--draft", models.ring_draft) as terminal:
+    with Chat(tmp_path / "trace", models.chat, "-k", 4, "--draft", models.ring_draft) as terminal:
         yield terminal
 
 

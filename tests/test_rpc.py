@@ -98,7 +98,7 @@ def on_cpu(pair: tuple[Path, Path]) -> list[int]:
 def run(pair: tuple[Path, Path], *arguments: object, prompt: str = "a b", n: int = 32, **kwargs: Any) -> Done:
     target, draft = pair
     sampling = ("--temp", 1, "--top-k", 0, "--top-p", 1, "--min-p", 0, "--seed", 3)
-    return run_json(target, prompt, "-n", n, "--draft", draft, *sampling, *arguments, **kwargs)
+    return run_json(target, prompt, "-n", n, "-k", 4, "--draft", draft, *sampling, *arguments, **kwargs)
 
 
 def layers(done: Done) -> list[tuple[int, int]]:

@@ -58,6 +58,7 @@ def test_lines_by_hand() -> None:
         "finish": None,
         "off_reason": None,
         "source": "",
+        "n_beside": 0,
         "logprobs": [],
         "spans": [["né", "draft"], ["\n🦙", "target"]],
     }

@@ -72,7 +72,7 @@ def test_it_runs_the_demo(installed: Path, tmp_path: Path) -> None:
     assert (installed / f"specdec_cli-{version[1]}.dist-info").is_dir()
     # The models are made once per machine, as those of all tests are.
     cache = real_models.CACHE / "specdec"
-    command = ("run", "demo", "Hi", "-n", 8, "--json", "--seed", 1)
+    command = ("run", "demo", "Hi", "-n", 8, "-k", 2, "--json", "--seed", 1)
     document = json.loads(python(installed, tmp_path, script, *command, SPECDEC_CACHE=str(cache)))
     assert len(document["token_ids"]) == len(document["origins"]) == 8
     assert document["models"]["drafter"] == "model"
