@@ -36,6 +36,7 @@ _PATIENCE = 24
 _USUAL_ANSWER, _LEAST_REST = 200, 32
 """Tokens that an answer is expected to have, and to go on for at any time; past the first it is as long again."""
 _HOPELESS = 0.98
+_FREE = 0.01
 _MOST_BESIDE = 0.25
 """Of a pass: what takes longer beside it (a measurement, a slow reader of the text) is not its cost."""
 _KNOWN = 8
@@ -50,6 +51,7 @@ class _Source:
     known: int = 0  # tokens of the text that it has read
     pause: int = _SHORTEST_PAUSE  # rounds to rest before the next probe
     is_resting: bool = False
+    has_trees: bool = False  # its drafts make passes wider than they are long
     rested: int = 0
     rounds: int = 0
     tokens: float = 0.0
@@ -131,7 +133,13 @@ class AutoLength:
         self.turn(self._turn)
         if not self._costs.plain:  # nothing was measured yet: this round is the first measurement
             return 0
-        return self._most if len(self._sources) > 1 or self.worth(self._turn) > 0 else 0
+        is_asked = len(self._sources) > 1 or self._is_free(self._turn) or self.worth(self._turn) > 0
+        return self._most if is_asked else 0
+
+    def _is_free(self, name: str) -> bool:
+        """Whether asking costs next to nothing, as for lookup, which seldom finds something but then is often right."""
+        each = max(self._costs.draft_token(name), self._costs.token_behind(name))
+        return each < _FREE * self._costs.plain and not self._sources[name].has_trees
 
     def turn(self, name: str) -> None:
         """It is this source's turn. What another one drafted is forgotten."""
@@ -144,7 +152,8 @@ class AutoLength:
         if source.is_resting:
             if source.rested < source.pause or source.credit < self._price(name):
                 return 0.0
-            self._sources[name] = source = _Source(source.credit, source.known, min(2 * source.pause, _LONGEST_PAUSE))
+            pause = min(2 * source.pause, _LONGEST_PAUSE)
+            self._sources[name] = source = _Source(source.credit, source.known, pause, has_trees=source.has_trees)
             self._learned.of(name).doubt()
         if not source.rounds and not self._could_pay(name):
             return 0.0
@@ -192,9 +201,9 @@ class AutoLength:
         return worth
 
     def _rounds_left(self) -> float:
-        """Over which what a source has to read pays or not; taken to be of about two tokens."""
+        """Over which what a source has to read pays or not, if it drafts in one of two and they have two tokens."""
         rest = max(_USUAL_ANSWER - self._written, self._written, _LEAST_REST)
-        return max(min(self._room, rest) / 2, 1.0)
+        return max(min(self._room, rest) / 4, 1.0)
 
     def value(self) -> float:
         """Tokens that what was drafted in this turn is worth beyond no draft."""
@@ -255,6 +264,7 @@ class AutoLength:
         for name, source in self._sources.items():
             if name == self._turn and self._confidences:
                 source.rounds += 1
+                source.has_trees |= round_.n_beside > 0
                 step = max(_RATE_STEP, 1 / source.rounds)
                 source.tokens += step * (n - source.tokens)
                 source.seconds += step * (seconds - source.seconds)
