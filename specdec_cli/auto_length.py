@@ -217,6 +217,8 @@ class AutoLength:
         self._value.append(self._value[-1] + self._reached - self._rate * (passes[n + 1] - passes[n]))
         if n >= self._most or self._reached < _UNLIKELY:
             return False
+        if self._is_free(self._turn):  # what is not worth verifying is dropped at no cost
+            return True
         ahead = self._beyond(self._source_chances, self._each, n, self._reached)
         return self._value[-1] + ahead > max(self._value)
 
