@@ -207,6 +207,7 @@ class Bench:
 
     def _compare(self, task: Task, setting: Setting, plain: Run, run: Run) -> Comparison:
         widest = max((len(r.drafted) + 1 + r.n_beside for r in run.rounds), default=1)
+        widest = min(widest, self._pair.target.context.max_rows)
         rule = self._rule(setting.temperature)
         return compare(self._pair.target.session, rule, task.ids, plain.ids, run.ids, widest)
 

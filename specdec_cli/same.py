@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
+
 from specdec_cli.strict import width_noise
 from specdec_cli.types import Target
 from specdec_cli.verify import SharedNoise
@@ -16,6 +18,7 @@ from specdec_cli.verify import SharedNoise
 Verdict = Literal["same", "tie", "bug"]
 
 _FARTHEST = 64.0
+_READ_ALONE, _LIKELIEST = 2, 40
 _NOISE_ON = 64
 """Tokens before a difference on which the noise is measured."""
 _SPARE = 1.5
@@ -49,7 +52,25 @@ def compare(
     gap = distance(target, rule, prefix, other[at])
     n = min(_NOISE_ON, len(prefix) - 1)
     noise = width_noise(target, prefix, n, range(2, min(widest, n) + 1)) if n >= 2 else 0.0
+    if gap <= 0 or gap > _SPARE * noise:
+        noise = max(noise, border_noise(target, prefix))
     return Comparison("tie" if gap <= _SPARE * noise else "bug", at, gap, noise)
+
+
+def border_noise(target: Target, tokens: Sequence[int]) -> float:
+    """Largest difference of a logit between a text read in long passes, and with its last two tokens one by one.
+
+    A prompt that is partly known already is read from another place on, and some kernels (flash attention from 64
+    tokens on) round otherwise there.
+    """
+    if len(tokens) < _READ_ALONE + 2:
+        return 0.0
+    target.score(tokens[:1], 1)  # whatever was read before is read again
+    together = target.score(tokens, 1)[0].copy()
+    for n in range(len(tokens) - _READ_ALONE, len(tokens) + 1):
+        row = target.score(tokens[:n], 1)[0]
+    likeliest = np.argpartition(together, -min(_LIKELIEST, len(together)))[-_LIKELIEST:]
+    return float(np.abs(row[likeliest] - together[likeliest]).max())
 
 
 def first_difference(a: Sequence[int], b: Sequence[int]) -> int | None:

@@ -41,7 +41,7 @@ IMPORTS = {
     "chance": "rejection types numpy",
     "strict": "tokens types verify numpy",
     "logprobs": "sampling types numpy",
-    "same": "strict types verify",
+    "same": "strict types verify numpy",
     "rewind_cost": "types",
     "costs": "",
     "course": "types",

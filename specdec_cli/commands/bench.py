@@ -37,6 +37,7 @@ SEED = 1
 USUAL_LENGTHS = (1, 2, 4, 8)
 WIDE = 110
 """Columns that the whole table takes; a pipe has as many as COLUMNS says, or 80."""
+WIDEST_LOOKAHEAD = 31
 TUNED_P_MINS = (0.0, 0.5)
 
 _WHAT = "What is measured"
@@ -178,11 +179,13 @@ def bench(
     ks = _lengths(k) if k is not None else _usual_lengths(files)
     p_mins = numbers(p_min, "--p-min") or _usual_p_mins(files, tune)
     settings = _settings(files, words(drafter), ks, temperatures, p_mins)
+    opened_for = _opened_for(files, settings)
     request = PairRequest(
         target=files.target,
         draft=files.draft,
-        drafter=_opened_for(files, settings),
-        k=longest_draft(settings),
+        drafter=opened_for,
+        # Passes of lookahead are wide, and texts are compared at the widths of passes.
+        k=max(longest_draft(settings), WIDEST_LOOKAHEAD if opened_for == "lookahead" else 0),
         seed=SEED,
         sampling=replace(sampling, temperature=temperatures[0]),
         gpu_layers=layers(ngl, "--ngl"),
@@ -205,7 +208,7 @@ def bench(
             pair,
             tasks,
             [len(tasks[0].ids) + n // 2, *fills],
-            pair.target.context.max_rows - 1,
+            min(pair.target.context.max_rows - 1, longest_draft(settings)),
             temperatures[0],
         )
         is_whole = _measure(measuring, tasks, settings, repeats, 60 * budget * (MEASURED_SHARE if tune else 1))
