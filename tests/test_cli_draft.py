@@ -152,7 +152,7 @@ def test_what_does_not_pay_is_not_kept_unless_asked_and_not_made_again(
 def test_work_that_lies_about_is_listed_and_deleted(cache: Path) -> None:
     (cache / "old").mkdir(parents=True)
     (cache / "old" / "Q4_0.gguf").write_bytes(bytes(2000))
-    assert "Unfinished work on 1 draft (2.0 kB): specdec rm --leftovers deletes it." in inside("list").out
+    assert "Work on 1 draft, to go on with (2.0 kB): specdec rm --leftovers deletes it." in inside("list").out
     with lock(cache / "old" / WORK_LOCK, timeout=1):
         assert "1 folder stays: a draft is being made there." in inside("rm", "--leftovers", "--yes").err
     assert inside("rm", "--leftovers", "--yes").code == 0

@@ -112,7 +112,7 @@ def test_pull_a_pair_save_it_run_it(desk: Desk) -> None:
     assert desk.files == [DRAFT, TARGET]
 
     desk.stub.log.clear()
-    run = desk.outside("run", "mine", "a b", "-n", 8, "--temp", 0, "--raw", "--json")
+    run = desk.outside("run", "mine", "a b", "-n", 8, "-k", 2, "--temp", 0, "--raw", "--json")
     assert run.document["stats"]["drafted"] > 0
     same = desk("run", desk.target, "a b", "-n", 8, "--temp", 0, "--raw", "--json", "--draft", desk.draft)
     assert run.document["token_ids"] == same.document["token_ids"]
