@@ -81,7 +81,14 @@ class _Draws:
         self.law = law
         self.seed = seed
 
-    def draw(self, row: Row, tokens: Sequence[int], start: int) -> Drawn:
+    def draw(
+        self,
+        row: Row,
+        tokens: Sequence[int],
+        start: int,
+        *,
+        wants_confidence: bool = True,  # noqa: ARG002  (it is known anyway)
+    ) -> Drawn:
         q = self.law.distribution(row, tokens)
         token = pick(q, self._uniform(start, len(tokens) - start, _DRAFT))
         return Drawn(token, q, float(at(q, np.array([token]))[0]))

@@ -22,7 +22,7 @@ another one."""
 
 
 def to_the_end(_confidence: float | None) -> bool:
-    """Draft all that was asked for."""
+    """Draft all that was asked for. Whoever is handed this one need not work out how sure he is."""
     return True
 
 

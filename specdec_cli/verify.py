@@ -41,10 +41,10 @@ class Rule(Protocol):
     keeps_text: bool
     """Whether a seed gives the same text with any drafter; else only its distribution is the target's."""
 
-    def draw(self, row: Row, tokens: Sequence[int], start: int) -> Drawn:
+    def draw(self, row: Row, tokens: Sequence[int], start: int, *, wants_confidence: bool = True) -> Drawn:
         """A draft's token after `tokens`, given the draft's logits there.
 
-        `start` is the length of the text when the draft began.
+        `start` is the length of the text when the draft began. The confidence may be left out if nobody wants it.
         """
         ...
 
@@ -77,15 +77,22 @@ class SharedNoise:
         ids, scores = self._scores(row, tokens)
         return int(ids[scores.argmax()])
 
-    def draw(self, row: Row, tokens: Sequence[int], start: int) -> Drawn:  # noqa: ARG002  (the protocol's names)
+    def draw(
+        self,
+        row: Row,
+        tokens: Sequence[int],
+        start: int,  # noqa: ARG002  (the protocol's names)
+        *,
+        wants_confidence: bool = True,
+    ) -> Drawn:
         """The confidence is that of a choice between the first token and the second, where drafts go wrong."""
         params = self.law.params
+        if not wants_confidence or (not params.is_greedy and not params.cuts):
+            return Drawn(self.choose(row, tokens), None, None)
         if params.is_greedy:
             row = self.law.allowed(row, tokens)
             token = self.law.best_of(row)
             return Drawn(token, None, _logistic(max(float(row[token]) - runner_up(row, token), 0.0)))
-        if not params.cuts:
-            return Drawn(self.choose(row, tokens), None, None)
         ids, scores = self._scores(row, tokens)
         if len(ids) == 1:
             return Drawn(int(ids[0]), None, 1.0)

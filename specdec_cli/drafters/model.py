@@ -42,9 +42,10 @@ class ModelDrafter:
     def _continue(self, context: Tokens, k: int, more: More) -> Draft:
         start = len(context)
         probs: list[Distribution] = []
+        wants_confidence = more is not to_the_end
         while len(context) < start + k and len(context) <= self._session.n_ctx:
             row = self._session.score(context, 1)[0]
-            token, q, confidence = self._rule.draw(row, context, start)
+            token, q, confidence = self._rule.draw(row, context, start, wants_confidence=wants_confidence)
             if self._p_min > 0 and self._is_unsure(row, context, token, q):
                 break
             context = context.then((token,))

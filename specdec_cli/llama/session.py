@@ -33,6 +33,9 @@ ABORTED = 2  # llama_decode's answer when the abort callback said so
 _TRIED_POSITIONS = 8  # enough for the trial below, in the smallest context
 _SAME_SHARE = 0.5
 _SAME = 0.01  # logits may differ by so much where the prefix hardly moves them
+_logits_address = ctypes.CFUNCTYPE(ctypes.c_void_p, llama_cpp.llama_context_p_ctypes)(
+    ("llama_get_logits", llama_cpp.llama_cpp._lib)  # as a number: llama_cpp's own makes a pointer object each time
+)
 _UNTOUCHED = (1, -1)  # its answers for a full context and a wrong batch: the memory is as it was
 
 
@@ -270,7 +273,7 @@ class LlamaSession:
 
     def _rows(self, n: int) -> Logits:
         """The first `n` rows of llama.cpp's buffer. It seldom moves, and wrapping it anew takes 30 microseconds."""
-        address = ctypes.addressof(llama_cpp.llama_get_logits(self._context).contents)
+        address = _logits_address(self._context)
         if address != self._buffer_address:
             shape = (self._settings.max_rows + self._settings.branches, self.n_vocab)
             buffer = (ctypes.c_float * (shape[0] * shape[1])).from_address(address)
@@ -350,10 +353,13 @@ class LlamaSession:
             raise Interrupted(self._abort.signal_number)
         n, past = len(chunk), len(self._cached)
         self._batch.n_tokens = n + n_beside
-        self._batch_tokens[:n] = chunk
-        self._batch_positions[:n] = self._positions[past : past + n]
-        self._batch_wanted[:first_wanted] = 0
-        self._batch_wanted[first_wanted:n] = 1
+        if n == 1:  # most passes: a slice of an array takes three times as long as these
+            self._batch.token[0], self._batch.pos[0], self._batch.logits[0] = chunk[0], past, first_wanted == 0
+        else:
+            self._batch_tokens[:n] = chunk
+            self._batch_positions[:n] = self._positions[past : past + n]
+            self._batch_wanted[:first_wanted] = 0
+            self._batch_wanted[first_wanted:n] = 1
         shows_states = self.keep_hidden and first_wanted == n_beside == 0
         if shows_states != self._makes_states:  # of all tokens of a batch, with rows of logits, or of none
             llama_cpp.llama_set_embeddings(self._context, shows_states)

@@ -23,8 +23,10 @@ from specdec_cli.ui.view import Header, Span
 from specdec_cli.ui.wrap import Wrapper, wrapped
 
 LEAST_SECONDS_BETWEEN_DRAWS = 0.1
-SECONDS_PER_DRAWING_SECOND = 200
-"""Drawing may take half a hundredth of the time."""
+SECONDS_PER_DRAWING_SECOND = 400
+"""Drawing may take a quarter of a hundredth of the time."""
+SECONDS_BETWEEN_PANELS = 0.4
+"""Figures that change more often cannot be read, and to work them out is more than half of a drawing."""
 
 # From the cursor to the end of the screen. Not in one go: tmux takes "erase all below", given in
 # the top left corner, for a cleared screen, and keeps what was there in its history.
@@ -84,6 +86,9 @@ class LiveView:
         self._noticed: set[str] = set()
         self._draw_seconds = deque([0.0, 0.0, 0.0], maxlen=3)
         self._next_draw = float("-inf")
+        self._panel: list[Line] = []
+        self._panel_shows: tuple[int, int, bool, str | None] | None = None
+        self._next_panel = float("-inf")
         self._console = _console(terminal)
         self._region = Region(self._console, redirect_stderr=redirect_stderr)
 
@@ -178,8 +183,16 @@ class LiveView:
     def _region_lines(self, columns: int, rows: int) -> list[Line]:
         if self._finished or not self._region.is_started:
             return []
-        lines = [self._wrapper.tail, *panel(self._header, self._stats, self._palette, columns, rows)]
-        return lines[: rows - 1]
+        return [self._wrapper.tail, *self._panel_lines(columns, rows)][: rows - 1]
+
+    def _panel_lines(self, columns: int, rows: int) -> list[Line]:
+        """Those of before, for a while, unless something has changed that should be seen at once."""
+        shows = (columns, rows, self._stats.passes > 0, self._stats.off_reason)
+        now = self._clock()
+        if now >= self._next_panel or shows != self._panel_shows:
+            self._panel = panel(self._header, self._stats, self._palette, columns, rows)
+            self._panel_shows, self._next_panel = shows, now + SECONDS_BETWEEN_PANELS
+        return self._panel
 
 
 def text_styles(palette: Palette) -> dict[Origin, Style]:
