@@ -1,6 +1,5 @@
 """`specdec bench`: what drafting is worth on this machine, by kind of text."""
 
-import json
 import os
 import shlex
 import signal
@@ -15,10 +14,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from specdec_cli.commands.chatting import stoppable
-from specdec_cli.commands.options import find, layers, numbers, quantize, say, whole_numbers, words
+from specdec_cli.commands.options import find, in_panel, layers, numbers, quantize, say, whole_numbers, words
 from specdec_cli.commands.pull import offer_to_pull
+from specdec_cli.commands.reporting import compare_documents, report
 from specdec_cli.commands.tuning import MEASURED_SHARE, Tuning, fastest, keep
-from specdec_cli.errors import Interrupted, TextDiffers, UsageError
+from specdec_cli.errors import Interrupted, UsageError
 from specdec_cli.guard import guard_terminal
 from specdec_cli.interrupt import raise_on_sigterm
 from specdec_cli.settings import AUTO
@@ -31,18 +31,15 @@ if TYPE_CHECKING:
     from specdec_cli.pairing import Pair
     from specdec_cli.plan import PairRequest
     from specdec_cli.resolve import Resolved
-    from specdec_cli.ui.terminal import Terminal
 
 SEED = 1
 USUAL_LENGTHS = (1, 2, 4, 8)
-WIDE = 110
-"""Columns that the whole table takes; a pipe has as many as COLUMNS says, or 80."""
 WIDEST_LOOKAHEAD = 31
 TUNED_P_MINS = (0.0, 0.5)
 
-_WHAT = "What is measured"
-_HOW = "GPU, memory, threads"
-_OUT = "Output"
+_what = in_panel("What is measured")
+_how = in_panel("GPU, memory, threads")
+_out = in_panel("Output")
 
 
 def bench(
@@ -52,88 +49,55 @@ def bench(
         tuple[Path, Path] | None,
         typer.Option(metavar="A.json B.json", help="Measure nothing: say which differences of two are beyond noise."),
     ] = None,
-    draft: Annotated[
-        str | None, typer.Option(help="Draft GGUF; a preset brings its own.", rich_help_panel=_WHAT)
-    ] = None,
+    draft: Annotated[str | None, _what(help="Draft GGUF; a preset brings its own.")] = None,
     drafter: Annotated[
         str | None,
-        typer.Option(
+        _what(
             help="Who drafts, with commas: model, ngram ... (the draft, if there is one, and ngram); none is plain "
-            "decoding once more.",
-            rich_help_panel=_WHAT,
+            "decoding once more."
         ),
     ] = None,
     k: Annotated[
-        str | None,
-        typer.Option(
-            "-k",
-            "--k",
-            help="Draft lengths, with commas, numbers or auto (1,2,4,8 and the preset's).",
-            rich_help_panel=_WHAT,
-        ),
+        str | None, _what("-k", "--k", help="Draft lengths, with commas, numbers or auto (1,2,4,8 and the preset's).")
     ] = None,
-    temp: Annotated[
-        str | None, typer.Option(help="Temperatures, with commas (0 and the preset's).", rich_help_panel=_WHAT)
-    ] = None,
+    temp: Annotated[str | None, _what(help="Temperatures, with commas (0 and the preset's).")] = None,
     p_min: Annotated[
-        str | None,
-        typer.Option(
-            help="Least confidence of a draft token, with commas (the preset's, or 0).", rich_help_panel=_WHAT
-        ),
+        str | None, _what(help="Least confidence of a draft token, with commas (the preset's, or 0).")
     ] = None,
-    n: Annotated[int, typer.Option("-n", min=8, help="Tokens of each answer.", rich_help_panel=_WHAT)] = 96,
-    repeats: Annotated[int, typer.Option(min=1, help="Times everything is measured.", rich_help_panel=_WHAT)] = 2,
-    kinds: Annotated[str | None, typer.Option(help="Kinds of text, with commas (all).", rich_help_panel=_WHAT)] = None,
-    prompts: Annotated[
-        Path | None,
-        typer.Option(help="Your own prompts: a text, or JSON lines with kind and prompt.", rich_help_panel=_WHAT),
-    ] = None,
-    ctx_fill: Annotated[
-        str | None, typer.Option(help="Cost of passes at these contexts, too, with commas.", rich_help_panel=_WHAT)
-    ] = None,
-    budget: Annotated[float, typer.Option(min=0.1, help="Minutes it may take, about.", rich_help_panel=_WHAT)] = 10.0,
+    n: Annotated[int, _what("-n", min=8, help="Tokens of each answer.")] = 96,
+    repeats: Annotated[int, _what(min=1, help="Times everything is measured.")] = 2,
+    kinds: Annotated[str | None, _what(help="Kinds of text, with commas (all).")] = None,
+    prompts: Annotated[Path | None, _what(help="Your own prompts: a text, or JSON lines with kind and prompt.")] = None,
+    ctx_fill: Annotated[str | None, _what(help="Cost of passes at these contexts, too, with commas.")] = None,
+    budget: Annotated[float, _what(min=0.1, help="Minutes it may take, about.")] = 10.0,
     tune: Annotated[
         bool,
-        typer.Option(
+        _what(
             "--tune",
             help="Find the fastest drafter, lengths, --p-min, threads and --kv-draft, and keep them: run uses them "
             "then. None of these changes what the target says (near ties apart).",
-            rich_help_panel=_WHAT,
         ),
     ] = False,
     tune_kv: Annotated[
         bool,
-        typer.Option(
+        _what(
             "--tune-kv",
             help="As --tune, and try the target's --kv and --flash-attn: only what left the text of every prompt tried "
             "the same is taken, but other texts may still differ from those of an f16 cache.",
-            rich_help_panel=_WHAT,
         ),
     ] = False,
-    ctx: Annotated[int | None, typer.Option(min=0, help="Context in tokens.", rich_help_panel=_HOW)] = None,
-    kv: Annotated[str, typer.Option(help="Type of the target's cache.", rich_help_panel=_HOW)] = "f16",
-    kv_draft: Annotated[str, typer.Option(help="Type of the draft's cache.", rich_help_panel=_HOW)] = "f16",
-    threads: Annotated[int | None, typer.Option(min=1, help="Threads of both models.", rich_help_panel=_HOW)] = None,
-    ngl: Annotated[str, typer.Option(help="Layers of the target on the GPU.", rich_help_panel=_HOW)] = "auto",
-    ngl_draft: Annotated[str, typer.Option(help="Layers of the draft on the GPU.", rich_help_panel=_HOW)] = "auto",
-    json_file: Annotated[
-        Path | None,
-        typer.Option("--json", help="Write everything as JSON to FILE (- for stdout).", rich_help_panel=_OUT),
-    ] = None,
-    csv_file: Annotated[
-        Path | None, typer.Option("--csv", help="Write the cells as CSV.", rich_help_panel=_OUT)
-    ] = None,
-    md_file: Annotated[
-        Path | None, typer.Option("--md", help="Write verdict and table as Markdown.", rich_help_panel=_OUT)
-    ] = None,
+    ctx: Annotated[int | None, _how(min=0, help="Context in tokens.")] = None,
+    kv: Annotated[str, _how(help="Type of the target's cache.")] = "f16",
+    kv_draft: Annotated[str, _how(help="Type of the draft's cache.")] = "f16",
+    threads: Annotated[int | None, _how(min=1, help="Threads of both models.")] = None,
+    ngl: Annotated[str, _how(help="Layers of the target on the GPU.")] = "auto",
+    ngl_draft: Annotated[str, _how(help="Layers of the draft on the GPU.")] = "auto",
+    json_file: Annotated[Path | None, _out("--json", help="Write everything as JSON to FILE (- for stdout).")] = None,
+    csv_file: Annotated[Path | None, _out("--csv", help="Write the cells as CSV.")] = None,
+    md_file: Annotated[Path | None, _out("--md", help="Write verdict and table as Markdown.")] = None,
     plot_file: Annotated[
         Path | None,
-        typer.Option(
-            "--plot",
-            metavar="FILE.svg|png|html",
-            help="Draw speedup, acceptance, costs and speed by kind of text.",
-            rich_help_panel=_OUT,
-        ),
+        _out("--plot", metavar="FILE.svg|png|html", help="Draw speedup, acceptance, costs and speed by kind of text."),
     ] = None,
 ) -> None:
     """Measure plain decoding and drafting by turns, and hold every text against plain decoding's.
@@ -142,7 +106,7 @@ def bench(
     near tie explains it.
     """
     if compare is not None:
-        return _compare(*compare)
+        return compare_documents(*compare)
     if model is None:
         raise UsageError("No model was named.", hint="Give a preset's name or a GGUF file.")
     tune = tune or tune_kv
@@ -223,7 +187,7 @@ def bench(
             except (KeyboardInterrupt, Interrupted):
                 say("Stopped while tuning: nothing is kept.")
                 is_whole = False
-    _report(results, outputs, plot_file)
+    report(results, outputs, plot_file)
     if not is_whole:
         raise Interrupted(signal.SIGINT)
     if profile is not None:
@@ -411,95 +375,6 @@ def _file(role: str, path: Path) -> dict[str, Any]:
     known = len(real.name) == 64  # a blob of the Hub's cache is called by its hash
     sha256 = real.name if known else file_sha256(real)
     return {"role": role, "name": path.name, "bytes": real.stat().st_size, "sha256": sha256}
-
-
-def _report(results: "Results", outputs: dict[str, Path | None], plot_file: Path | None) -> None:
-    from specdec_cli import bench_report
-    from specdec_cli.ui.clean import printable
-    from specdec_cli.ui.table import write_table
-    from specdec_cli.ui.terminal import Terminal
-
-    texts = {
-        "json": lambda: json.dumps(bench_report.document(results), indent=1) + "\n",
-        "csv": lambda: bench_report.as_csv(results),
-        "md": lambda: bench_report.as_markdown(results),
-    }
-    on_stdout = False
-    for name, file in outputs.items():
-        if file is not None and str(file) == "-":
-            on_stdout = True
-            sys.stdout.write(texts[name]())
-        elif file is not None:
-            file.write_text(texts[name](), encoding="utf-8")
-            say(f"Written: {file}")
-    if not on_stdout:
-        terminal = Terminal(sys.stdout, os.environ)
-        is_narrow = terminal.size()[0] < WIDE
-        headers, rows = (
-            bench_report.narrow(results) if is_narrow else (bench_report.HEADERS, bench_report.table(results))
-        )
-        write_table(headers, rows, terminal, right=" ".join(headers[1:-1]))
-        print("Speedups are medians of ratios to the plain answers written just before and after.\n")
-        write_table(bench_report.COST_HEADERS, bench_report.cost_table(results), terminal, right="ms")
-        print()
-        for line in bench_report.verdict(results):
-            print(printable(line))
-        _print_chart(results, terminal)
-    if plot_file is not None:
-        from specdec_cli.plot import write_plot
-
-        write_plot(results, plot_file)
-        say(f"Written: {plot_file}")
-    if results.has_bug:
-        raise TextDiffers(
-            "A text differs from plain decoding's, and no near tie explains it.",
-            hint="This is a bug: please report it with the JSON document (--json).",
-        )
-
-
-def _print_chart(results: "Results", terminal: "Terminal") -> None:
-    """The best setting by kind of text. A single kind's figure stands in the verdict."""
-    from specdec_cli.bench import by_setting
-    from specdec_cli.ui.ratios import ratio_chart
-
-    best, _ = results.best()
-    ratios = [(cell.kind, cell.speedup) for cell in by_setting(results.cells)[best]]
-    lines = ratio_chart(ratios, terminal) if len(ratios) > 1 else []
-    if lines:
-        print(f"\nSpeedup of {best} at temperature {best.temperature:g}; the upright line is plain decoding:")
-        print("\n".join(lines))
-
-
-def _compare(before: Path, after: Path) -> None:
-    from specdec_cli.bench_compare import changed_facts, differences, read_document
-    from specdec_cli.ui.table import write_table
-    from specdec_cli.ui.terminal import Terminal
-
-    old, new = read_document(before), read_document(after)
-    found = differences(old, new)
-    rows = [
-        (
-            f"{d.before:.2f}",
-            f"{d.after:.2f}",
-            f"{d.change:+.1%}",
-            f"{d.noise:.1%}",
-            ("faster" if d.change > 0 else "slower") if d.is_real else "noise",
-            d.name,
-        )
-        for d in found
-    ]
-    write_table(
-        ("before", "after", "change", "noise", "verdict", "cell"),
-        rows,
-        Terminal(sys.stdout, os.environ),
-        right="before after change noise",
-    )
-    print()
-    for note in changed_facts(old, new):
-        print(f"Note: {note}.")
-    real = [d for d in found if d.is_real]
-    faster = sum(d.change > 0 for d in real)
-    print(f"{len(real)} of {len(found)} cells differ beyond noise: {faster} faster, {len(real) - faster} slower.")
 
 
 def check_writable(file: Path | None) -> None:

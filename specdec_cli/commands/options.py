@@ -3,8 +3,10 @@
 import re
 import signal
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -16,6 +18,11 @@ if TYPE_CHECKING:
     from specdec_cli.presets import HubFile
 
 JsonOpt = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout and nothing else there.")]
+
+
+def in_panel(name: str) -> Callable[..., Any]:
+    """typer.Option, listed under this heading in the help."""
+    return partial(typer.Option, rich_help_panel=name)
 
 
 def draft_length(text: str) -> int | None:

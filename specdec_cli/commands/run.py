@@ -16,8 +16,9 @@ import typer
 
 from specdec_cli.commands import sampling_options as more
 from specdec_cli.commands.chatting import chat, stoppable
-from specdec_cli.commands.options import JsonOpt, draft_length, find, layers, quantize, say
+from specdec_cli.commands.options import JsonOpt, draft_length, find, in_panel, layers, quantize, say
 from specdec_cli.commands.pull import offer_to_pull
+from specdec_cli.commands.tuning import as_tuned, profile_of
 from specdec_cli.errors import UsageError
 from specdec_cli.guard import guard_terminal
 from specdec_cli.interrupt import raise_on_sigterm
@@ -26,7 +27,6 @@ from specdec_cli.settings import AUTO
 if TYPE_CHECKING:
     from specdec_cli.pairing import Pair
     from specdec_cli.presets import Preset
-    from specdec_cli.profile import Profile
     from specdec_cli.resolve import Resolved
     from specdec_cli.sampling import SamplingParams
     from specdec_cli.ui.view import Header, View
@@ -34,11 +34,11 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-_TEXT = "Text"
-_SAMPLING = "Sampling (llama.cpp's defaults, unless a preset sets its own)"
-_DRAFTING = "Drafting"
-_PLACEMENT = "GPU, memory, threads"
-_OUTPUT = "Output"
+_text = in_panel("Text")
+_sampling = in_panel("Sampling (llama.cpp's defaults, unless a preset sets its own)")
+_drafting = in_panel("Drafting")
+_placement = in_panel("GPU, memory, threads")
+_output = in_panel("Output")
 
 
 def run(
@@ -49,106 +49,54 @@ def run(
     *,
     draft: Annotated[
         str | None,
-        typer.Option(
+        _drafting(
             help="Draft GGUF (a model or a trained head), Medusa heads (.safetensors), or ngram, lookahead, mtp, none "
-            "(plain decoding). A preset brings its own.",
-            rich_help_panel=_DRAFTING,
+            "(plain decoding). A preset brings its own."
         ),
     ] = None,
-    k: Annotated[
-        str,
-        typer.Option("-k", help="Draft tokens per round; auto: by measured cost.", rich_help_panel=_DRAFTING),
-    ] = AUTO,
+    k: Annotated[str, _drafting("-k", help="Draft tokens per round; auto: by measured cost.")] = AUTO,
     look_up: Annotated[
-        bool,
-        typer.Option(
-            "--ngram/--no-ngram", help="With -k auto: look up drafts in the text, too.", rich_help_panel=_DRAFTING
-        ),
+        bool, _drafting("--ngram/--no-ngram", help="With -k auto: look up drafts in the text, too.")
     ] = True,
     p_min: Annotated[
         float | None,
-        typer.Option(
-            min=0,
-            max=1,
-            help="Stop a draft before a token less likely than this (0, or the preset's).",
-            rich_help_panel=_DRAFTING,
-        ),
+        _drafting(min=0, max=1, help="Stop a draft before a token less likely than this (0, or the preset's)."),
     ] = None,
     ngram_store: Annotated[
         Path | None,
-        typer.Option(
+        _drafting(
             help="Where lookup drafts: copy from texts of earlier runs, too. Your prompts and the answers are kept in "
             "this file (in a folder: one file for each tokenizer) as token ids, which anyone with the model can read; "
-            "at most 262,144 tokens, the oldest go first. Without this option nothing is kept.",
-            rich_help_panel=_DRAFTING,
+            "at most 262,144 tokens, the oldest go first. Without this option nothing is kept."
         ),
     ] = None,
-    force: Annotated[
-        bool,
-        typer.Option(
-            "--force", help="Run a pair whose draft is not smaller than its target.", rich_help_panel=_DRAFTING
-        ),
-    ] = False,
-    profiled: Annotated[
-        bool,
-        typer.Option("--profile/--no-profile", help="Use what bench --tune found here.", rich_help_panel=_DRAFTING),
-    ] = True,
-    offline: Annotated[
-        bool, typer.Option("--offline", help="Do not offer to fetch what is missing.", rich_help_panel=_PLACEMENT)
-    ] = False,
+    force: Annotated[bool, _drafting("--force", help="Run a pair whose draft is not smaller than its target.")] = False,
+    profiled: Annotated[bool, _drafting("--profile/--no-profile", help="Use what bench --tune found here.")] = True,
+    offline: Annotated[bool, _placement("--offline", help="Do not offer to fetch what is missing.")] = False,
     file: Annotated[
         Path | None,
-        typer.Option(
-            "-f",
-            "--file",
-            help="Read the prompt from a file, or - for standard input (after PROMPT, if given).",
-            rich_help_panel=_TEXT,
-        ),
+        _text("-f", "--file", help="Read the prompt from a file, or - for standard input (after PROMPT, if given)."),
     ] = None,
-    system: Annotated[str | None, typer.Option(help="System message.", rich_help_panel=_TEXT)] = None,
-    raw: Annotated[
-        bool,
-        typer.Option("--raw", help="Continue the prompt as it is, without the chat template.", rich_help_panel=_TEXT),
-    ] = False,
-    think: Annotated[
-        bool | None,
-        typer.Option("--think/--no-think", help="Tell the chat template to think or not.", rich_help_panel=_TEXT),
-    ] = None,
+    system: Annotated[str | None, _text(help="System message.")] = None,
+    raw: Annotated[bool, _text("--raw", help="Continue the prompt as it is, without the chat template.")] = False,
+    think: Annotated[bool | None, _text("--think/--no-think", help="Tell the chat template to think or not.")] = None,
     prompt_cache: Annotated[
         Path | None,
-        typer.Option(
+        _text(
             help="Keep what the models made of the prompt in this file, and start from it where the next prompt "
-            "begins with the same tokens.",
-            rich_help_panel=_TEXT,
+            "begins with the same tokens."
         ),
     ] = None,
-    prompt_cache_ro: Annotated[
-        bool,
-        typer.Option("--prompt-cache-ro", help="Use the prompt cache, write nothing.", rich_help_panel=_TEXT),
-    ] = False,
-    n: Annotated[
-        int | None, typer.Option("-n", min=0, help="Most tokens to write (unlimited).", rich_help_panel=_TEXT)
-    ] = None,
-    stop: Annotated[
-        list[str] | None, typer.Option(help="End the text before this string; may be repeated.", rich_help_panel=_TEXT)
-    ] = None,
-    temp: Annotated[
-        float | None, typer.Option(help="Temperature (0.8); 0 is greedy.", rich_help_panel=_SAMPLING)
-    ] = None,
-    top_k: Annotated[
-        int | None, typer.Option(help="Keep the k likeliest tokens (40); 0 is off.", rich_help_panel=_SAMPLING)
-    ] = None,
-    top_p: Annotated[
-        float | None, typer.Option(help="Keep the tokens that make up p (0.95); 1 is off.", rich_help_panel=_SAMPLING)
-    ] = None,
+    prompt_cache_ro: Annotated[bool, _text("--prompt-cache-ro", help="Use the prompt cache, write nothing.")] = False,
+    n: Annotated[int | None, _text("-n", min=0, help="Most tokens to write (unlimited).")] = None,
+    stop: Annotated[list[str] | None, _text(help="End the text before this string; may be repeated.")] = None,
+    temp: Annotated[float | None, _sampling(help="Temperature (0.8); 0 is greedy.")] = None,
+    top_k: Annotated[int | None, _sampling(help="Keep the k likeliest tokens (40); 0 is off.")] = None,
+    top_p: Annotated[float | None, _sampling(help="Keep the tokens that make up p (0.95); 1 is off.")] = None,
     min_p: Annotated[
-        float | None,
-        typer.Option(help="Drop tokens below this share of the likeliest (0.05); 0 is off.", rich_help_panel=_SAMPLING),
+        float | None, _sampling(help="Drop tokens below this share of the likeliest (0.05); 0 is off.")
     ] = None,
-    seed: Annotated[
-        int | None,
-        typer.Option(min=0, help="Same seed, same text, whoever drafts (random).", rich_help_panel=_SAMPLING),
-    ] = None,
+    seed: Annotated[int | None, _sampling(min=0, help="Same seed, same text, whoever drafts (random).")] = None,
     logit_bias: more.LogitBiasOpt = None,
     ban: more.BanOpt = None,
     ignore_eos: more.IgnoreEosOpt = False,
@@ -167,83 +115,44 @@ def run(
     json_schema: more.JsonSchemaOpt = None,
     verify: more.VerifyOpt = "coupled",
     strict: more.StrictOpt = False,
-    ngl: Annotated[
-        str, typer.Option(help="Layers of the target on the GPU: auto, all or a number.", rich_help_panel=_PLACEMENT)
-    ] = "auto",
-    ngl_draft: Annotated[
-        str, typer.Option(help="Layers of the draft on the GPU.", rich_help_panel=_PLACEMENT)
-    ] = "auto",
+    ngl: Annotated[str, _placement(help="Layers of the target on the GPU: auto, all or a number.")] = "auto",
+    ngl_draft: Annotated[str, _placement(help="Layers of the draft on the GPU.")] = "auto",
     device: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Device to use, by llama.cpp's name; may be repeated; cpu for none.", rich_help_panel=_PLACEMENT
-        ),
+        list[str] | None, _placement(help="Device to use, by llama.cpp's name; may be repeated; cpu for none.")
     ] = None,
-    main_gpu: Annotated[int, typer.Option(min=0, help="GPU for what is not split.", rich_help_panel=_PLACEMENT)] = 0,
-    tensor_split: Annotated[
-        str | None, typer.Option(help="Shares of several GPUs, such as 3,1.", rich_help_panel=_PLACEMENT)
-    ] = None,
-    rpc: Annotated[
-        list[str] | None,
-        typer.Option(help="host:port of an RPC server whose devices to use.", rich_help_panel=_PLACEMENT),
-    ] = None,
+    main_gpu: Annotated[int, _placement(min=0, help="GPU for what is not split.")] = 0,
+    tensor_split: Annotated[str | None, _placement(help="Shares of several GPUs, such as 3,1.")] = None,
+    rpc: Annotated[list[str] | None, _placement(help="host:port of an RPC server whose devices to use.")] = None,
     require_gpu: Annotated[
-        bool,
-        typer.Option(
-            "--require-gpu", help="Fail rather than run the target without a GPU.", rich_help_panel=_PLACEMENT
-        ),
+        bool, _placement("--require-gpu", help="Fail rather than run the target without a GPU.")
     ] = False,
     flash_attn: Annotated[
-        Literal["auto", "on", "off"] | None,
-        typer.Option(help="Flash attention: auto, on or off (auto).", rich_help_panel=_PLACEMENT),
+        Literal["auto", "on", "off"] | None, _placement(help="Flash attention: auto, on or off (auto).")
     ] = None,
-    kv: Annotated[
-        str | None,
-        typer.Option(help="Type of the target's cache: f16, q8_0, q4_0 ... (f16).", rich_help_panel=_PLACEMENT),
-    ] = None,
+    kv: Annotated[str | None, _placement(help="Type of the target's cache: f16, q8_0, q4_0 ... (f16).")] = None,
     kv_draft: Annotated[
-        str | None,
-        typer.Option(help="Type of the draft's cache; 4 bits halve acceptance (f16).", rich_help_panel=_PLACEMENT),
+        str | None, _placement(help="Type of the draft's cache; 4 bits halve acceptance (f16).")
     ] = None,
     ctx: Annotated[
         int | None,
-        typer.Option(
-            min=0,
-            help="Context in tokens (4096, or what the model was trained for); 0: all it was trained for.",
-            rich_help_panel=_PLACEMENT,
+        _placement(
+            min=0, help="Context in tokens (4096, or what the model was trained for); 0: all it was trained for."
         ),
     ] = None,
-    ctx_draft: Annotated[
-        int | None, typer.Option(min=0, help="The draft's context (the target's).", rich_help_panel=_PLACEMENT)
-    ] = None,
-    batch: Annotated[int, typer.Option(min=1, help="Prompt tokens per pass.", rich_help_panel=_PLACEMENT)] = 512,
-    ubatch: Annotated[
-        int | None, typer.Option(min=1, help="Tokens computed at once (as --batch).", rich_help_panel=_PLACEMENT)
-    ] = None,
+    ctx_draft: Annotated[int | None, _placement(min=0, help="The draft's context (the target's).")] = None,
+    batch: Annotated[int, _placement(min=1, help="Prompt tokens per pass.")] = 512,
+    ubatch: Annotated[int | None, _placement(min=1, help="Tokens computed at once (as --batch).")] = None,
     threads: Annotated[
-        int | None,
-        typer.Option(min=1, help="Threads of the target (the cores this process may use).", rich_help_panel=_PLACEMENT),
+        int | None, _placement(min=1, help="Threads of the target (the cores this process may use).")
     ] = None,
-    threads_draft: Annotated[
-        int | None, typer.Option(min=1, help="Threads of the draft (the target's).", rich_help_panel=_PLACEMENT)
-    ] = None,
-    mmap: Annotated[
-        bool, typer.Option(help="Map the files instead of reading them.", rich_help_panel=_PLACEMENT)
-    ] = True,
-    mlock: Annotated[
-        bool, typer.Option("--mlock", help="Keep the weights in memory.", rich_help_panel=_PLACEMENT)
-    ] = False,
-    plain: Annotated[
-        bool, typer.Option("--plain", help="Plain streaming text, no dashboard.", rich_help_panel=_OUTPUT)
-    ] = False,
+    threads_draft: Annotated[int | None, _placement(min=1, help="Threads of the draft (the target's).")] = None,
+    mmap: Annotated[bool, _placement(help="Map the files instead of reading them.")] = True,
+    mlock: Annotated[bool, _placement("--mlock", help="Keep the weights in memory.")] = False,
+    plain: Annotated[bool, _output("--plain", help="Plain streaming text, no dashboard.")] = False,
     as_json: JsonOpt = False,
-    jsonl: Annotated[
-        Path | None, typer.Option(help="Write a trace, one line per round.", rich_help_panel=_OUTPUT)
-    ] = None,
+    jsonl: Annotated[Path | None, _output(help="Write a trace, one line per round.")] = None,
     logprobs: more.LogprobsOpt = None,
-    log: Annotated[
-        Path | None, typer.Option(help="Write llama.cpp's log to this file.", rich_help_panel=_OUTPUT)
-    ] = None,
+    log: Annotated[Path | None, _output(help="Write llama.cpp's log to this file.")] = None,
 ) -> None:
     """Write text with a draft that proposes and a target that decides: faster, and the same text.
 
@@ -303,10 +212,10 @@ def run(
         if not offline:
             offer_to_pull(model, draft)
         files = resolve(model, draft, quantize, find, say)
-        profile = _profile(files) if profiled and draft not in DRAFTER_NAMES else None
+        profile = profile_of(files) if profiled and draft not in DRAFTER_NAMES else None
         if profile is not None:
-            files = _as_tuned(files, profile, look_up)
-            fixed_k = _tuned_length(profile) if fixed_k is None else fixed_k
+            files = as_tuned(files, profile, look_up)
+            fixed_k = profile.k if fixed_k is None and profile.k != AUTO else fixed_k
         if fixed_k is None and verify != "coupled":  # the text depends on where drafts end, which must not be chance
             fixed_k = (files.preset.k if files.preset is not None else None) or USUAL_K
         is_auto = fixed_k is None
@@ -320,7 +229,7 @@ def run(
                 k=_longest(files, ubatch or batch) if fixed_k is None else fixed_k,
                 auto=is_auto and files.drafter != "none" and _longest(files, ubatch or batch) > 0,
                 seed=_first(seed, secrets.randbits(32)),
-                sampling=_sampling(
+                sampling=_over_preset(
                     files.preset,
                     temperature=temp,
                     top_k=top_k,
@@ -415,40 +324,11 @@ def run(
             kept.save(written.prompt_tokens - 1)
 
 
-def _profile(files: "Resolved") -> "Profile | None":
-    """What bench --tune found for this pair, said to the user."""
-    from specdec_cli.profile import key_for, load_profile
-
-    try:
-        profile = load_profile(key_for(files.target, files.draft or files.head))
-    except OSError:  # a file that is not there is told of where it is opened
-        return None
-    if profile is not None:
-        say(f"Tuned for this pair: {profile}. --no-profile leaves it.")
-    return profile
-
-
-def _as_tuned(files: "Resolved", profile: "Profile", look_up: bool) -> "Resolved":
-    """A draft model, or heads, that do not pay are not loaded."""
-    from specdec_cli.resolve import DRAFTER_NAMES
-
-    who = profile.drafter if look_up else profile.drafter.removeprefix("ngram+")
-    if who == "ngram" and not look_up:
-        return files
-    if who not in DRAFTER_NAMES:
-        return replace(files, drafter=who)
-    return replace(files, drafter=who, draft=None, head=None)
-
-
 def _longest(files: "Resolved", n_ubatch: int) -> int:
     """The longest draft that may be chosen: one that a pass can hold, and next to none where nobody drafts."""
     from specdec_cli.settings import LONGEST_AUTO
 
     return min(1 if files.drafter == "none" else LONGEST_AUTO, n_ubatch - 1)
-
-
-def _tuned_length(profile: "Profile | None") -> int | None:
-    return profile.k if profile is not None and isinstance(profile.k, int) else None
 
 
 def _raw_ids(pair: "Pair", text: str, system: str | None, raw: bool) -> list[int]:
@@ -490,7 +370,7 @@ def _first(*values: T | None) -> T:
     return next(v for v in values if v is not None)
 
 
-def _sampling(preset: "Preset | None", **given: Any) -> "SamplingParams":
+def _over_preset(preset: "Preset | None", **given: Any) -> "SamplingParams":
     """llama.cpp's defaults, the preset's own over them, the command line's over those."""
     from specdec_cli.sampling import SamplingParams
 

@@ -7,67 +7,33 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from specdec_cli.commands.options import in_panel
 from specdec_cli.errors import UsageError
 
-_PANEL = "More samplers (off unless given), in llama.cpp's order"
-_RULE = "Rule"
+_more = in_panel("More samplers (off unless given), in llama.cpp's order")
+_rule = in_panel("Rule")
 
 LogitBiasOpt = Annotated[
-    list[str] | None,
-    typer.Option(
-        help="Add to a token's logit: ID+BIAS or ID-BIAS, such as 15043-1; may be repeated.", rich_help_panel=_PANEL
-    ),
+    list[str] | None, _more(help="Add to a token's logit: ID+BIAS or ID-BIAS, such as 15043-1; may be repeated.")
 ]
-BanOpt = Annotated[
-    list[int] | None,
-    typer.Option("--ban", min=0, help="Never write this token id; may be repeated.", rich_help_panel=_PANEL),
-]
-IgnoreEosOpt = Annotated[bool, typer.Option("--ignore-eos", help="Never write an end token.", rich_help_panel=_PANEL)]
-RepeatPenaltyOpt = Annotated[
-    float | None, typer.Option(help="Divide logits of tokens said before (1).", rich_help_panel=_PANEL)
-]
-FrequencyPenaltyOpt = Annotated[
-    float | None, typer.Option(help="Take off this for each time said before (0).", rich_help_panel=_PANEL)
-]
-PresencePenaltyOpt = Annotated[
-    float | None, typer.Option(help="Take off this if said before (0).", rich_help_panel=_PANEL)
-]
-RepeatLastNOpt = Annotated[
-    int | None, typer.Option(help="Tokens that the penalties look back on (64).", rich_help_panel=_PANEL)
-]
-DryMultiplierOpt = Annotated[
-    float | None, typer.Option(help="DRY: strength against repeated passages (0).", rich_help_panel=_PANEL)
-]
-DryBaseOpt = Annotated[
-    float | None, typer.Option(help="DRY: growth with a passage's length (1.75).", rich_help_panel=_PANEL)
-]
-DryAllowedLengthOpt = Annotated[
-    int | None, typer.Option(help="DRY: passages this long cost nothing yet (2).", rich_help_panel=_PANEL)
-]
-DryLastNOpt = Annotated[
-    int | None,
-    typer.Option("--dry-penalty-last-n", help="DRY: tokens to look back on (64).", rich_help_panel=_PANEL),
-]
+BanOpt = Annotated[list[int] | None, _more("--ban", min=0, help="Never write this token id; may be repeated.")]
+IgnoreEosOpt = Annotated[bool, _more("--ignore-eos", help="Never write an end token.")]
+RepeatPenaltyOpt = Annotated[float | None, _more(help="Divide logits of tokens said before (1).")]
+FrequencyPenaltyOpt = Annotated[float | None, _more(help="Take off this for each time said before (0).")]
+PresencePenaltyOpt = Annotated[float | None, _more(help="Take off this if said before (0).")]
+RepeatLastNOpt = Annotated[int | None, _more(help="Tokens that the penalties look back on (64).")]
+DryMultiplierOpt = Annotated[float | None, _more(help="DRY: strength against repeated passages (0).")]
+DryBaseOpt = Annotated[float | None, _more(help="DRY: growth with a passage's length (1.75).")]
+DryAllowedLengthOpt = Annotated[int | None, _more(help="DRY: passages this long cost nothing yet (2).")]
+DryLastNOpt = Annotated[int | None, _more("--dry-penalty-last-n", help="DRY: tokens to look back on (64).")]
 DryBreakerOpt = Annotated[
     list[str] | None,
-    typer.Option(
-        "--dry-sequence-breaker",
-        help='DRY: ends a passage; may be repeated (newline : " *); none for no breakers.',
-        rich_help_panel=_PANEL,
-    ),
+    _more("--dry-sequence-breaker", help='DRY: ends a passage; may be repeated (newline : " *); none for no breakers.'),
 ]
-TopNSigmaOpt = Annotated[
-    float | None,
-    typer.Option(help="Keep logits within n deviations of the highest (0).", rich_help_panel=_PANEL),
-]
-TypicalOpt = Annotated[
-    float | None,
-    typer.Option(help="Keep the tokens of most typical surprise that make up p (1).", rich_help_panel=_PANEL),
-]
-GrammarOpt = Annotated[Path | None, typer.Option(help="Keep to the GBNF grammar in this file.", rich_help_panel=_PANEL)]
-JsonSchemaOpt = Annotated[
-    Path | None, typer.Option(help="Write JSON that keeps to the schema in this file.", rich_help_panel=_PANEL)
-]
+TopNSigmaOpt = Annotated[float | None, _more(help="Keep logits within n deviations of the highest (0).")]
+TypicalOpt = Annotated[float | None, _more(help="Keep the tokens of most typical surprise that make up p (1).")]
+GrammarOpt = Annotated[Path | None, _more(help="Keep to the GBNF grammar in this file.")]
+JsonSchemaOpt = Annotated[Path | None, _more(help="Write JSON that keeps to the schema in this file.")]
 LogprobsOpt = Annotated[
     int | None,
     typer.Option(
@@ -78,17 +44,12 @@ LogprobsOpt = Annotated[
 ]
 VerifyOpt = Annotated[
     Literal["coupled", "rejection", "block"],
-    typer.Option(
-        help="coupled: the text of plain decoding. rejection, block: its distribution, more accepted at times.",
-        rich_help_panel=_RULE,
-    ),
+    _rule(help="coupled: the text of plain decoding. rejection, block: its distribution, more accepted at times."),
 ]
 StrictOpt = Annotated[
     bool,
-    typer.Option(
-        "--strict",
-        help="Draft only as long as passes give the numbers of single tokens; else decide near ties alone.",
-        rich_help_panel=_RULE,
+    _rule(
+        "--strict", help="Draft only as long as passes give the numbers of single tokens; else decide near ties alone."
     ),
 ]
 

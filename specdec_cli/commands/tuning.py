@@ -1,9 +1,9 @@
-"""`specdec bench --tune`: from the best setting measured to a profile that `run` uses."""
+"""`specdec bench --tune`: from the best setting measured to a profile, and from there to `run`."""
 
 import shlex
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -132,3 +132,28 @@ def _options(profile: "Profile", given: str) -> str:
     if profile.k == "auto" and "+" not in profile.drafter and profile.drafter not in DRAFTER_NAMES:
         who += " --no-ngram"
     return who + "".join(f" {name} {value}" for name, value in options.items() if value is not None)
+
+
+def profile_of(files: "Resolved") -> "Profile | None":
+    """What bench --tune found for this pair, said to the user."""
+    from specdec_cli.profile import key_for, load_profile
+
+    try:
+        profile = load_profile(key_for(files.target, files.draft or files.head))
+    except OSError:  # a file that is not there is told of where it is opened
+        return None
+    if profile is not None:
+        say(f"Tuned for this pair: {profile}. --no-profile leaves it.")
+    return profile
+
+
+def as_tuned(files: "Resolved", profile: "Profile", look_up: bool) -> "Resolved":
+    """A draft model, or heads, that do not pay are not loaded."""
+    from specdec_cli.resolve import DRAFTER_NAMES
+
+    who = profile.drafter if look_up else profile.drafter.removeprefix("ngram+")
+    if who == "ngram" and not look_up:
+        return files
+    if who not in DRAFTER_NAMES:
+        return replace(files, drafter=who)
+    return replace(files, drafter=who, draft=None, head=None)
