@@ -39,6 +39,10 @@ class Tokens(Sequence[int]):
         self._text += more
         return self._on_the_text(len(self._text), ())
 
+    def first(self, n: int) -> "Tokens":
+        """The first `n` tokens. Costs the whole tail."""
+        return self._on_the_text(min(n, self._n), self._tail[: max(n - self._n, 0)])
+
     def n_shared(self, other: "Tokens") -> int:
         """Length of the longest common beginning."""
         if self._text is not other._text:

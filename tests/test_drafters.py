@@ -1,10 +1,12 @@
 """The drafters one by one: what they propose, when they stop, and what it costs."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
 from fakes import FakeClock, FakeHead, HashLM, TableLM
+from numpy.typing import NDArray
 from scipy import stats
 
 from specdec_cli.auto_length import AutoLength
@@ -18,9 +20,11 @@ from specdec_cli.engine import generate
 from specdec_cli.errors import DecodeFailed, Interrupted, UsageError
 from specdec_cli.law import Law
 from specdec_cli.learned import Learned
+from specdec_cli.medusa_heads import Head, Heads
 from specdec_cli.pass_costs import PassCosts
 from specdec_cli.rejection import BlockRejection, TokenRejection
 from specdec_cli.sampling import SamplingParams, probability
+from specdec_cli.tokens import Tokens
 from specdec_cli.types import Draft, Drafter, Logits, Round, Target
 from specdec_cli.verify import SharedNoise
 
@@ -246,6 +250,44 @@ def test_a_drafter_is_found_under_the_name_that_it_shows(name: str) -> None:
     parts = DrafterParts(rule_for(lm), frozenset(), 0.0, lm, head=FakeHead(lm, name=name))
 
     assert DRAFTERS[name](parts).name == name
+
+
+class OneRow:
+    """A model, a head and a target with states, none of which looks at the text."""
+
+    name, n_ctx, n_vocab, longest, confidence = "eagle3", 10**6, 8, None, None
+
+    def score(self, _tokens: Sequence[int], _n_last: int) -> Logits:
+        return np.ones((1, self.n_vocab), np.float32)
+
+    def start(self, _tokens: Sequence[int], _k: int) -> NDArray[np.float32]:
+        return self.score((), 1)[0]
+
+    def advance(self, _token: int) -> NDArray[np.float32]:
+        return self.score((), 1)[0]
+
+    def hidden(self, _tokens: Sequence[int]) -> NDArray[np.float32]:
+        return self.score((), 1)[0]
+
+
+@pytest.mark.parametrize("name", sorted(DRAFTERS))
+def test_no_round_looks_at_the_whole_text(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, rule = OneRow(), SharedNoise(Law(GREEDY, n_shared=8), seed=0)
+    heads = Heads((Head((), np.eye(8, dtype=np.float32)),))
+    drafter = make_drafter(name, DrafterParts(rule, frozenset(), 0.0, one, one, head=one, heads=heads))
+    text = Tokens([1, 2, 3, 4] * 1000)
+    drafter.propose(text, 3)
+    item = Tokens.__getitem__
+
+    def few(self: Tokens, at: Any) -> Any:
+        found = item(self, at)
+        assert not isinstance(found, list) or len(found) < 100
+        return found
+
+    monkeypatch.setattr(Tokens, "__getitem__", few)
+    monkeypatch.setattr(Tokens, "__iter__", lambda _: pytest.fail("the whole text was looked at"))
+    draft = drafter.propose(text.grown([1]), 3)
+    assert bool(draft.tokens) == (name != "none")
 
 
 def test_what_needs_a_file_says_so_without_it() -> None:

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from specdec_cli.tokens import Tokens, shared_prefix
 
 FEW = st.lists(st.integers(0, 2), max_size=4)
-STEPS = st.lists(st.tuples(st.sampled_from(("then", "grown", "new")), st.integers(0, 30), FEW), max_size=12)
+STEPS = st.lists(st.tuples(st.sampled_from(("then", "grown", "first", "new")), st.integers(0, 30), FEW), max_size=12)
 
 
 def values(steps: list[tuple[str, int, list[int]]]) -> list[tuple[Tokens, list[int]]]:
@@ -16,6 +16,8 @@ def values(steps: list[tuple[str, int, list[int]]]) -> list[tuple[Tokens, list[i
         tokens, expected = made[source % len(made)]
         if kind == "new":
             made.append((Tokens(expected), list(expected)))
+        elif kind == "first":
+            made.append((tokens.first(len(more)), expected[: len(more)]))
         else:
             made.append((getattr(tokens, kind)(more), [*expected, *more]))
     return made

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from specdec_cli.errors import DecodeFailed
 from specdec_cli.sampling import Row, argmax, checked, probability
+from specdec_cli.tokens import Tokens
 from specdec_cli.types import Distribution, Draft, Head, More, to_the_end
 from specdec_cli.verify import Drawn, Rule
 
@@ -30,12 +31,12 @@ class HeadDrafter:
         if len(tokens) > self._head.n_ctx - 1:
             return Draft(off_reason=f"the head's context of {self._head.n_ctx} tokens is full (--ctx-draft)")
         try:
-            return self._continue(list(tokens), k, more)
+            return self._continue(Tokens.of(tokens), k, more)
         except DecodeFailed as error:
             self._off_reason = f"the head failed: {error}"
             return Draft(off_reason=self._off_reason)
 
-    def _continue(self, context: list[int], k: int, more: More) -> Draft:
+    def _continue(self, context: Tokens, k: int, more: More) -> Draft:
         start = len(context)
         end = min(start + min(k, self._head.longest or k), self._head.n_ctx)
         probs: list[Distribution] = []
@@ -44,7 +45,7 @@ class HeadDrafter:
             drawn = self._draw(row, context, start)
             if drawn is None or (self._p_min > 0 and self._is_unsure(row, context, drawn)):
                 break
-            context.append(drawn.token)
+            context = context.then((drawn.token,))
             if drawn.q is not None:
                 probs.append(drawn.q)
             taught = self._head.confidence

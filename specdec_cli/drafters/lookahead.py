@@ -3,6 +3,7 @@
 import random
 from collections.abc import Sequence
 
+from specdec_cli.tokens import Tokens
 from specdec_cli.types import Branches, Draft, Logits, More, to_the_end
 
 DEFAULT_WINDOW = 8
@@ -39,7 +40,7 @@ class LookaheadDrafter:
         self._n_entered = 0
 
     def propose(self, tokens: Sequence[int], k: int, more: More = to_the_end) -> Draft:
-        tokens = list(tokens)
+        tokens = Tokens.of(tokens)
         if not self._levels:
             draw = random.Random(0)
             self._levels = [draw.choices(tokens, k=self._window) for _ in range(self._length - 1)]
@@ -51,12 +52,13 @@ class LookaheadDrafter:
                 break
         return Draft(tuple(draft), beside=self._branches(tokens))
 
-    def _enter_text(self, tokens: list[int]) -> None:
+    def _enter_text(self, tokens: Tokens) -> None:
         """Enter the n-grams that came since; a text that is shorter than the last one is another."""
         start = self._n_entered if self._n_entered <= len(tokens) + 1 else 0
-        for end in range(max(start, self._length), len(tokens) + 1):
+        new = tokens[max(start - self._length - 1, 0) :]  # with the n-gram before, and what was before that
+        for end in range(max(start - len(tokens) + len(new), self._length), len(new) + 1):
             begin = end - self._length
-            self._enter(tokens[max(begin - 1, 0) : begin], tokens[begin], tuple(tokens[begin + 1 : end]))
+            self._enter(new[max(begin - 1, 0) : begin], new[begin], tuple(new[begin + 1 : end]))
         self._n_entered = len(tokens) + 1
 
     def _enter(self, before: Sequence[int], first: int, rest: Ngram) -> None:
@@ -65,7 +67,7 @@ class LookaheadDrafter:
         if before:
             self._follows[(*before, first)] = rest
 
-    def _known_after(self, tokens: list[int], k: int) -> list[int]:
+    def _known_after(self, tokens: Tokens, k: int) -> list[int]:
         """Up to `k` tokens from n-grams, each found by the end of the text with those before it."""
         known = tokens[-2:]
         start = len(known)
@@ -76,7 +78,7 @@ class LookaheadDrafter:
             known += rest
         return known[start : start + k]
 
-    def _branches(self, tokens: list[int]) -> Branches:
+    def _branches(self, tokens: Tokens) -> Branches:
         """The first level is a chain of which the text's last token is the first; from each hangs its column."""
         ids, parents = self._levels[0][1:], list(range(-1, self._window - 2))
         for column in range(self._window):
@@ -87,7 +89,7 @@ class LookaheadDrafter:
                 parent = len(ids) - 1
         return Branches(tuple(ids), tuple(parents), lambda rows: self._learn(tokens, rows))
 
-    def _learn(self, tokens: list[int], rows: Logits) -> None:
+    def _learn(self, tokens: Tokens, rows: Logits) -> None:
         """Take the guesses after each column, `rows` [window, n_vocab]: the leaves are the columns, in order."""
         first = [*tokens[-2:], *self._levels[0][1:]]
         offset = len(first) - self._window  # where a text has only one token there is none before it

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from specdec_cli.errors import DecodeFailed
 from specdec_cli.medusa_heads import Heads
+from specdec_cli.tokens import Tokens
 from specdec_cli.types import Distribution, Draft, Hidden, HiddenTarget, More, to_the_end
 from specdec_cli.verify import Rule
 
@@ -30,21 +31,22 @@ class MedusaDrafter:
     def propose(self, tokens: Sequence[int], k: int, more: More = to_the_end) -> Draft:
         if self._off_reason is not None:
             return Draft(off_reason=self._off_reason)
-        state = self._target.hidden(tokens[:-1])
+        context = Tokens.of(tokens)
+        state = self._target.hidden(context.first(len(context) - 1))
         if state is None:
             return Draft()
         try:
-            return self._continue(list(tokens), state, k, more)
+            return self._continue(context, state, k, more)
         except DecodeFailed as error:
             self._off_reason = f"the heads failed: {error}"
             return Draft(off_reason=self._off_reason)
 
-    def _continue(self, context: list[int], state: Hidden, k: int, more: More) -> Draft:
+    def _continue(self, context: Tokens, state: Hidden, k: int, more: More) -> Draft:
         start = len(context)
         probs: list[Distribution] = []
         for row in self._heads.rows(state, k):
             token, q, confidence = self._rule.draw(row, context, start)
-            context.append(token)
+            context = context.then((token,))
             if q is not None:
                 probs.append(q)
             if not more(confidence) or token in self._end_tokens:

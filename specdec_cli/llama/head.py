@@ -29,7 +29,7 @@ from specdec_cli.llama.session import (
 )
 from specdec_cli.settings import ContextSettings
 from specdec_cli.stats import Evaluation
-from specdec_cli.tokens import shared_prefix
+from specdec_cli.tokens import Tokens
 from specdec_cli.types import Logits
 
 _MTP_CONTEXT = 1  # LLAMA_CONTEXT_TYPE_MTP
@@ -68,7 +68,7 @@ class LlamaHead:
         self._memory = llama_cpp.llama_get_memory(self._context)
         self._n_embd = llama_cpp.llama_model_n_embd(model.handle)
         self._batch = RowBatch(settings.n_batch, max(self._n_embd, self._hidden.width), self._n_sections())
-        self._tokens: list[int] = []  # what has been read, in which [_begin, _end) is in the memory
+        self._tokens = Tokens()  # what has been read, in which [_begin, _end) is in the memory
         self._begin = self._end = 0
         self._failure: SpecdecError | None = None
         self.n_ctx = settings.n_ctx
@@ -109,7 +109,7 @@ class LlamaHead:
         """As a model gives it, of the last token alone, shape [1, n_vocab]: what the head says after a text."""
         return self.start(tokens, 1)[np.newaxis]
 
-    def _read(self, tokens: list[int], start: int, stop: int, *, wanted: bool) -> None:
+    def _read(self, tokens: Tokens, start: int, stop: int, *, wanted: bool) -> None:
         """Take in the rows of the text's positions `start` to `stop`, one batch at most."""
         raise NotImplementedError
 
@@ -118,19 +118,19 @@ class LlamaHead:
         if self._failure is not None or len(tokens) > self.n_ctx:
             return
         try:
-            self._catch_up(list(tokens), len(tokens) - 1, again=0)
+            self._catch_up(Tokens.of(tokens), again=0)
         except DecodeFailed as error:
             self._failure = error
 
-    def _catch_up(self, tokens: list[int], stop: int, *, again: int) -> None:
-        """Have everything before position `stop` in memory, and read the last `again` positions in any case."""
+    def _catch_up(self, tokens: Tokens, *, again: int) -> None:
+        """Have every token but the last in memory, and read the last `again` of those in any case."""
         if self._failure is not None:
             raise self._failure
-        hidden = self._hidden
-        start = min(shared_prefix(self._tokens, tokens) - 1, self._end, stop - again)
+        hidden, stop = self._hidden, len(tokens) - 1
+        start = min(self._tokens.n_shared(tokens) - 1, self._end, stop - again)
         if not self._crop(start) or start < hidden.first:
             self._start_afresh()
-        self._tokens = tokens[: stop + 1]
+        self._tokens = tokens
         for at in range(self._end, stop, self._settings.n_batch):
             end = min(at + self._settings.n_batch, stop)
             wanted = again > 0 and end == stop

@@ -18,6 +18,7 @@ from specdec_cli.llama.head import LlamaHead
 from specdec_cli.llama.model import LlamaModel
 from specdec_cli.llama.session import LlamaSession
 from specdec_cli.settings import ContextSettings
+from specdec_cli.tokens import Tokens
 
 
 class PairHead(LlamaHead):
@@ -37,11 +38,10 @@ class PairHead(LlamaHead):
         return int(self.facts.kind == "mtp")
 
     def start(self, tokens: Sequence[int], k: int) -> NDArray[np.float32]:  # noqa: ARG002  (the protocol's names)
-        tokens = list(tokens)
-        self._target.evaluate(tokens[:-1])
-        stop = len(tokens) - 1
-        self._catch_up(tokens, stop, again=1)
-        self._next = stop
+        tokens = Tokens.of(tokens)
+        self._next = len(tokens) - 1
+        self._target.evaluate(tokens.first(self._next))
+        self._catch_up(tokens, again=1)
         return self._logits(self._batch.native.n_tokens - 1)
 
     def advance(self, token: int) -> NDArray[np.float32]:
@@ -51,7 +51,7 @@ class PairHead(LlamaHead):
         self._next += 1
         return self._logits(0)
 
-    def _read(self, tokens: list[int], start: int, stop: int, *, wanted: bool) -> None:
+    def _read(self, tokens: Tokens, start: int, stop: int, *, wanted: bool) -> None:
         """If the last row's logits are wanted all are asked for: the graphs give the first rows where it is not all."""
         states = self._hidden.rows(start, stop)
         if self.facts.kind == "eagle3":
@@ -82,10 +82,10 @@ class BlockHead(LlamaHead):
         self._is_astray = False
 
     def start(self, tokens: Sequence[int], k: int) -> NDArray[np.float32]:
-        tokens = list(tokens)
-        self._target.evaluate(tokens[:-1])
+        tokens = Tokens.of(tokens)
         stop = len(tokens) - 1
-        self._catch_up(tokens, stop, again=0)
+        self._target.evaluate(tokens.first(stop))
+        self._catch_up(tokens, again=0)
         n = min(k, self.longest or k, self.n_ctx - stop - 1)
         block = [tokens[-1], *[self.facts.mask] * (n - self.facts.anchored)]
         self._batch.fill(block, None, stop, wanted=True)
@@ -115,7 +115,7 @@ class BlockHead(LlamaHead):
         row[found[:k].astype(np.intp)] = found[k * (1 + self._chosen) : k * (2 + self._chosen)]
         return row
 
-    def _read(self, tokens: list[int], start: int, stop: int, *, wanted: bool) -> None:  # noqa: ARG002  (as above)
+    def _read(self, tokens: Tokens, start: int, stop: int, *, wanted: bool) -> None:  # noqa: ARG002  (as above)
         self._batch.fill(None, self._hidden.rows(start, stop), start, wanted=False)
         self._run(llama_cpp.llama_decode)
 

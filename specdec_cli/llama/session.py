@@ -245,7 +245,8 @@ class LlamaSession:
         None unless the last call scored that place while `keep_hidden` was set.
         """
         row = len(tokens) - self._first_hidden
-        if not 0 <= row < self._n_hidden or self._cached[: len(tokens)] != list(tokens):
+        is_cached = len(tokens) <= min(len(self._cached), self._asked.n_shared(Tokens.of(tokens)))
+        if not (0 <= row < self._n_hidden and is_cached):
             return None
         state = llama_cpp.llama_get_embeddings_ith(self._context, row)
         return np.ctypeslib.as_array(state, (self.n_embd,)).copy() if state else None
