@@ -14,22 +14,24 @@ files where the width of a pass moves the logits, those differ from plain decodi
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import numpy as np
 
 from specdec_cli.bench import Task
 from specdec_cli.chance import distance, survival
 from specdec_cli.draft_length import FixedLength
-from specdec_cli.drafters import DRAFTERS, DrafterParts
+from specdec_cli.drafters import DrafterParts, make_drafter, sources
 from specdec_cli.drafters.none import NoDrafter
 from specdec_cli.engine import generate
 from specdec_cli.law import certain
-from specdec_cli.pairing import Pair
+from specdec_cli.pairing import OpenHead, OpenModel, Pair, drafter_for, own_name
 from specdec_cli.rejection import excess
+from specdec_cli.remembered import Remembered, RememberedHead, RememberedTarget
 from specdec_cli.rules import RULES
 from specdec_cli.same import Comparison, compare
 from specdec_cli.sampling import SamplingParams
-from specdec_cli.types import Distribution, Drafter, Logits, Target
+from specdec_cli.types import BranchingTarget, Distribution, Draft, Drafter, Head, HiddenTarget, Logits, Target
 from specdec_cli.verify import Rule, SharedNoise
 
 LAW_LENGTHS = (1, 2)
@@ -46,7 +48,8 @@ _FEWEST_SECONDS = 10
 _PLACES_IN, _ANSWER = 8, 24
 _TASKS_LOOKED_AT = 6
 _REPEATED = slice(-24, -8)
-_REMEMBERED_BYTES = 256 << 20
+_COPYING = frozenset({"lookahead", "ngram"})
+"""Who drafts what a text has said before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +71,12 @@ class Way:
 
 @dataclass
 class TextCheck:
-    """What came of holding the texts of one way against plain decoding's. `tokens` were compared."""
+    """What came of holding the texts of one way against plain decoding's. `tokens` were compared; `drafted` is how many
+    draft tokens were verified."""
 
     way: Way
     tokens: int = 0
+    drafted: int = 0
     answers: int = 0
     verdicts: Counter[str] = field(default_factory=Counter)
     worst: Comparison = field(default_factory=lambda: Comparison("same"))
@@ -101,6 +106,14 @@ class LawCheck:
     chances: tuple[float | None, float | None]
 
 
+class _Answer(NamedTuple):
+    """Its tokens, its widest pass, how many draft tokens were verified."""
+
+    ids: tuple[int, ...]
+    widest: int
+    drafted: int
+
+
 @dataclass(frozen=True, slots=True)
 class _Place:
     kind: str
@@ -108,35 +121,11 @@ class _Place:
     overlap: float
 
 
-class Remembered:
-    """A target that computes what follows a text once, however often it is asked: draws of one place repeat."""
-
-    def __init__(self, session: Target) -> None:
-        self._session = session
-        self._rows: dict[tuple[tuple[int, ...], int], Logits] = {}
-        self._bytes = 0
-
-    @property
-    def n_ctx(self) -> int:
-        return self._session.n_ctx
-
-    @property
-    def n_vocab(self) -> int:
-        return self._session.n_vocab
-
-    def score(self, tokens: Sequence[int], n_last: int) -> Logits:
-        key = (tuple(tokens), n_last)
-        if key in self._rows:
-            return self._rows[key]
-        rows = self._session.score(tokens, n_last)
-        if self._bytes + rows.nbytes <= _REMEMBERED_BYTES:
-            self._rows[key] = rows.copy()
-            self._bytes += rows.nbytes
-        return rows
-
-
 class Audit:
-    """Tests an open pair. `sampling` is that of every run but for its temperature; `texts` and `laws` hold results."""
+    """Tests an open pair. `sampling` is that of every run but for its temperature; `texts` and `laws` hold results.
+
+    At a drafter and temperature of `without_places` nothing was drafted where distributions could be tested.
+    """
 
     def __init__(self, pair: Pair, sampling: SamplingParams, clock: Callable[[], float]) -> None:
         self._pair = pair
@@ -144,6 +133,7 @@ class Audit:
         self._clock = clock
         self.texts: dict[Way, TextCheck] = {}
         self.laws: list[LawCheck] = []
+        self.without_places: list[tuple[str, float]] = []
 
     @property
     def bugs(self) -> list[TextCheck | LawCheck]:
@@ -179,21 +169,23 @@ class Audit:
                 if check.tokens >= n_tokens:
                     continue
                 if way.temperature not in plain:
-                    plain[way.temperature] = self._answer(task, None, way.temperature, n_each)[0]
+                    plain[way.temperature] = self._answer(task, None, way.temperature, n_each).ids
                 self._check_text(task, check, plain[way.temperature], n_each)
                 yield
 
     def _check_text(self, task: Task, check: TextCheck, plain: tuple[int, ...], n_each: int) -> None:
         way = check.way
-        ids, widest = self._answer(task, way, way.temperature, n_each)
+        ids, widest, drafted = self._answer(task, way, way.temperature, n_each)
+        check.drafted += drafted
+        widest = min(widest, self._pair.target.context.max_rows)
         rule = SharedNoise(self._rule("coupled", way.temperature).law, seed=self._pair.rule.seed)
         check.add(compare(self._pair.target.session, rule, task.ids, plain, ids, widest), len(ids))
 
-    def _answer(self, task: Task, way: Way | None, temperature: float, n: int) -> tuple[tuple[int, ...], int]:
-        """An answer and its widest pass; plain decoding's without a way. Drafting never gives up."""
-        pair, ids, widest = self._pair, list[int](), 1
+    def _answer(self, task: Task, way: Way | None, temperature: float, n: int) -> "_Answer":
+        """Plain decoding's without a way. Drafting never gives up."""
+        pair, ids, widest, drafted = self._pair, list[int](), 1, 0
         rule = self._rule(way.rule if way else "coupled", temperature)
-        drafter = self._drafter(way.drafter, rule, self._draft_session) if way else NoDrafter()
+        drafter = drafter_for(pair, way.drafter if way else NoDrafter.name, rule, 0.0)
         for round_ in generate(
             pair.target.session,
             drafter,
@@ -205,15 +197,14 @@ class Audit:
             clock=self._clock,
         ):
             ids += round_.tokens
-            widest = max(widest, len(round_.drafted) + 1)
-        return tuple(ids), widest
+            widest = max(widest, len(round_.drafted) + 1 + round_.n_beside)
+            drafted += len(round_.drafted)
+        return _Answer(tuple(ids), widest, drafted)
 
-    @property
-    def _draft_session(self) -> Target | None:
-        return self._pair.draft.session if self._pair.draft is not None else None
-
-    def _drafter(self, name: str, rule: Rule, session: Target | None) -> Drafter:
-        return DRAFTERS[name](DrafterParts(rule, self._pair.end_tokens, 0.0, session))
+    def _drafter(self, name: str, rule: Rule, seen: "_Sessions") -> Drafter:
+        pair = self._pair
+        parts = DrafterParts(rule, pair.end_tokens, 0.0, seen.draft, seen.target, head=seen.head, heads=pair.heads)
+        return make_drafter(own_name(name, pair.draft), parts)
 
     def _rule(self, name: str, temperature: float, seed: int | None = None) -> Rule:
         law = self._pair.rule.law.with_params(replace(self._sampling, temperature=temperature))
@@ -231,6 +222,7 @@ class Audit:
         for way in ways:
             by_source[way.drafter, way.temperature].append(way)
         best = self._best_of(tasks, by_source, n_places)
+        self.without_places += [source for source, places in best.items() if not places]
         for n in range(n_places):
             for source, those in by_source.items():
                 if n and self._clock() > deadline:
@@ -245,23 +237,28 @@ class Audit:
                     yield
 
     def _best_of(
-        self, tasks: Sequence[Task], sources: Iterable[tuple[str, float]], n_places: int
+        self, tasks: Sequence[Task], wanted: Iterable[tuple[str, float]], n_places: int
     ) -> dict[tuple[str, float], list[_Place]]:
         """The places for each drafter and temperature."""
         places, seen = self._candidates(tasks, n_places), _Sessions.of(self._pair)
-        return {source: self._best(places[source[0]], *source, n_places, seen) for source in sources}
+        return {
+            (drafter, temperature): self._best(
+                places[not _COPYING.isdisjoint(sources(drafter))], drafter, temperature, n_places, seen
+            )
+            for drafter, temperature in wanted
+        }
 
-    def _candidates(self, tasks: Sequence[Task], n_places: int) -> Mapping[str, list[list[Task]]]:
-        """For each drafter and task, beginnings of texts at which something may be drafted."""
-        found: Mapping[str, list[list[Task]]] = {"model": [], "ngram": []}
+    def _candidates(self, tasks: Sequence[Task], n_places: int) -> Mapping[bool, list[list[Task]]]:
+        """For each task, beginnings of texts at which something may be drafted: by anybody, and by who copies."""
+        found: Mapping[bool, list[list[Task]]] = {False: [], True: []}
         for task in tasks[: max(_TASKS_LOOKED_AT, n_places)]:
-            answer = self._answer(task, None, 1.0, _ANSWER)[0]
+            answer = self._answer(task, None, 1.0, _ANSWER).ids
             texts = [(*task.ids, *answer[:n]) for n in range(0, len(answer) + 1, _ANSWER // _PLACES_IN)]
             n_shared = self._pair.rule.law.n_shared
             texts = [text for text in texts if max(text) < n_shared and text[-1] not in self._pair.end_tokens]
-            found["model"].append([Task(task.kind, text) for text in texts])
-            # Lookup finds what it has seen: the text says some of itself again, and stops before it is through.
-            found["ngram"].append([Task(task.kind, (*text, *text[_REPEATED])) for text in texts])
+            found[False].append([Task(task.kind, text) for text in texts])
+            # They find what they have seen: the text says some of itself again, and stops before it is through.
+            found[True].append([Task(task.kind, (*text, *text[_REPEATED])) for text in texts])
         return found
 
     def _best(
@@ -282,7 +279,7 @@ class Audit:
 
     def _place(self, task: Task, drafter: str, rule: Rule, seen: "_Sessions") -> _Place | None:
         text = task.ids
-        draft = self._drafter(drafter, rule, seen.draft).propose(text, 1)
+        draft = self._drafter(drafter, rule, seen).propose(text, 1)
         if not draft.tokens or len(text) + max(LAW_LENGTHS) + 2 > seen.target.n_ctx:
             return None
         p = rule.law.distribution(seen.target.score(text, 1)[0], text)
@@ -313,7 +310,7 @@ class Audit:
             if firsts.n >= _FEWEST_DRAWS and self._clock() > deadline:
                 break
             rule = self._rule(way.rule, way.temperature, seed)
-            drafter = self._drafter(way.drafter, rule, sessions.draft)
+            drafter = self._drafter(way.drafter, rule, sessions)
             (first, p), (second, p_next) = two_tokens(sessions.target, drafter, rule, place.tokens, way.k, known)
             firsts.add(first, p)
             seconds[first].add(second, p_next)
@@ -358,15 +355,19 @@ class _Tally:
 
 @dataclass(frozen=True, slots=True)
 class _Sessions:
-    """Both models, each asked the same only once."""
+    """Target and draft, each asked the same only once."""
 
-    target: Remembered
-    draft: Remembered | None
+    target: HiddenTarget
+    draft: Target | None
+    head: Head | None
 
     @classmethod
     def of(cls, pair: Pair) -> "_Sessions":
-        draft = Remembered(pair.draft.session) if pair.draft is not None else None
-        return cls(Remembered(pair.target.session), draft)
+        return cls(
+            RememberedTarget(pair.target.session),
+            Remembered(pair.draft.session) if isinstance(pair.draft, OpenModel) else None,
+            RememberedHead(pair.draft.session) if isinstance(pair.draft, OpenHead) else None,
+        )
 
 
 _Source = tuple[tuple[int, ...], int, int]
@@ -388,7 +389,7 @@ def two_tokens(
     while len(found) < 2:
         draft = drafter.propose(tokens, k)
         text, n_drafted = (*tokens, *draft.tokens), len(draft.tokens)
-        rows = target.score(text, n_drafted + 1)
+        rows = _score(target, text, draft)
         n_accepted, own = rule.verify(rows, draft, tokens)
         for i, token in enumerate((*draft.tokens[:n_accepted], own)):
             source = text, n_drafted, i
@@ -397,6 +398,12 @@ def two_tokens(
             found.append((token, known[source]))
             tokens.append(token)
     return found[:2]
+
+
+def _score(target: Target, text: Sequence[int], draft: Draft) -> Logits:
+    if draft.beside is not None and isinstance(target, BranchingTarget):
+        return target.score_beside(text, len(draft.tokens) + 1, draft.beside)
+    return target.score(text, len(draft.tokens) + 1)
 
 
 def _one_sided(place: _Place) -> float:

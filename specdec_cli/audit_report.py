@@ -49,6 +49,7 @@ def verdict(audit: Audit, n_tokens: int) -> list[str]:
         lines.append(_texts(audit, n_tokens))
     if audit.laws:
         lines.append(_laws(audit))
+    lines += _not_shown(audit)
     lines += [_bug(bug) for bug in audit.bugs]
     lines.append("No fault was found." if not audit.bugs else "The promise is broken. Please report it.")
     return lines
@@ -60,7 +61,8 @@ def document(audit: Audit, facts: Mapping[str, Any]) -> dict[str, Any]:
         **facts,
         "verdict": "bug" if audit.bugs else "no fault",
         "texts": [
-            {**asdict(c.way), "answers": c.answers, "tokens": c.tokens, **_counted(c), "worst": asdict(c.worst)}
+            {**asdict(c.way), "answers": c.answers, "tokens": c.tokens, "drafted": c.drafted, **_counted(c)}
+            | {"worst": asdict(c.worst)}
             for c in audit.texts.values()
         ],
         "distributions": [
@@ -112,6 +114,17 @@ def _laws(audit: Audit) -> str:
         f"{words}; the smallest chance of such counts is {min(chances):.2g}, and a fault is one below "
         f"{audit.threshold(len(audit.laws)):.1g} ({ERROR:g} over all tests)."
     )
+
+
+def _not_shown(audit: Audit) -> list[str]:
+    """What could not be tested, for want of drafts."""
+    without = [check.way for check in audit.texts.values() if not check.drafted]
+    lines = [f"Nothing was drafted in these ways, so their texts show nothing: {'; '.join(map(str, without))}."]
+    return lines[: len(without)] + [
+        f"Distributions with {drafter} at temperature {temperature:g} are left out: at no place that was looked at did "
+        "it draft anything."
+        for drafter, temperature in audit.without_places
+    ]
 
 
 def _bug(bug: TextCheck | LawCheck) -> str:

@@ -135,7 +135,7 @@ def auto_length(pair: Pair, drafter: str) -> AutoLength | None:
     """Lengths by cost for a drafter of this name; None where nothing was learned of the pair."""
     if pair.learned is None:
         return None
-    return AutoLength(pair.learned, longest=_longest_auto(pair), sources=sources(_own_name(drafter, pair.draft)))
+    return AutoLength(pair.learned, longest=_longest_auto(pair), sources=sources(own_name(drafter, pair.draft)))
 
 
 def _longest_auto(pair: Pair) -> int:
@@ -239,7 +239,7 @@ def drafter_for(pair: Pair, name: str, rule: Rule, p_min: float, turns: Turns | 
     """
     if pair.held_back is not None and name != NoDrafter.name:
         return NoDrafter(pair.held_back)
-    name = _own_name(name, pair.draft)
+    name = own_name(name, pair.draft)
     session, target = pair.draft.session if pair.draft is not None else None, pair.target.session
     if LookaheadDrafter.name in sources(name) and not target.can_crop:
         return NoDrafter("lookahead needs a memory that several texts can share (this is a recurrent or hybrid model)")
@@ -258,7 +258,7 @@ def drafter_for(pair: Pair, name: str, rule: Rule, p_min: float, turns: Turns | 
     return make_drafter(name, parts)
 
 
-def _own_name(name: str, draft: OpenModel | OpenHead | None) -> str:
+def own_name(name: str, draft: OpenModel | OpenHead | None) -> str:
     """A trained head in place of a draft model has a name of its own."""
     if not isinstance(draft, OpenHead):
         return name

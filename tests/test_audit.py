@@ -10,21 +10,24 @@ from typing import Any
 import numpy as np
 import pytest
 from cli import Done, Models, inside
+from fakes import FakeHead, HashLM
+from medusa import heads_of, write_safetensors
 from planted import PlantedPair, write_pair
 from scipy import stats
 
 from specdec_cli import audit_report, chance
-from specdec_cli.audit import Audit, LawCheck, Remembered, Way
+from specdec_cli.audit import Audit, LawCheck, Way
 from specdec_cli.bench import Task
 from specdec_cli.llama.abort import AbortFlag
 from specdec_cli.llama.session import LlamaSession
 from specdec_cli.pairing import Pair, open_pair
 from specdec_cli.plan import PairRequest
 from specdec_cli.rejection import BlockRejection, TokenRejection, pick
+from specdec_cli.remembered import Remembered, RememberedHead, RememberedTarget
 from specdec_cli.rules import RULES
 from specdec_cli.same import Comparison
 from specdec_cli.sampling import SamplingParams
-from specdec_cli.types import Distribution, Draft, Logits, Target
+from specdec_cli.types import Branches, Distribution, Draft, Logits, Target
 from specdec_cli.verify import SharedNoise
 
 PURE = SamplingParams(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
@@ -120,7 +123,7 @@ class WiderIsOther:
 
 
 def test_what_the_width_of_passes_changes_is_no_rules_fault(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("specdec_cli.audit.Remembered", lambda session: WiderIsOther(session))
+    monkeypatch.setattr("specdec_cli.audit.RememberedTarget", lambda session: WiderIsOther(session))
     found = laws(pair, "rejection", "block")
     assert found.bugs == []
     assert min(check.shift for check in found.laws) > 0.05
@@ -230,12 +233,86 @@ def test_what_is_remembered_is_what_was_computed(pair: Pair, monkeypatch: pytest
     assert all((row == wanted).all() for row in rows)
     assert (one.score((1, 300, 301), 2) == wanted).all()
     assert (one.n_ctx, one.n_vocab) == (session.n_ctx, session.n_vocab)
-    monkeypatch.setattr("specdec_cli.audit._REMEMBERED_BYTES", 0)
+    monkeypatch.setattr("specdec_cli.remembered.MOST_BYTES", 0)
     full = Remembered(session)
     assert (full.score((1, 300, 301), 2) == wanted).all()
     before = session.n_passes
     full.score((1, 300, 301), 2)
     assert session.n_passes > before
+
+
+def test_the_states_and_trees_that_are_remembered_are_those_that_were_computed(every: Pair) -> None:
+    session, text = every.target.session, (1, 300, 301)
+    one, taken = RememberedTarget(session), list[Logits]()
+    assert session.hidden(text) is None
+    state = one.hidden(text)
+    assert state is not None
+    tree = Branches((302, 303, 304), (-1, 0, -1), lambda rows: taken.append(rows.copy()))
+    before = session.n_passes
+    rows = [one.score_beside(text, 2, tree).copy() for _ in range(2)]
+    assert (one.hidden(text) == state).all()
+    assert session.n_passes - before == 1
+    np.testing.assert_allclose(rows, [session.score(text, 2)] * 2, atol=1e-3)
+    np.testing.assert_array_equal(*taken)
+    for leaf, after in zip(taken[0], ((302, 303), (304,)), strict=True):
+        np.testing.assert_allclose(leaf, session.score((*text, *after), 1)[0], atol=1e-3)
+
+
+def test_a_remembered_head_says_what_the_head_says() -> None:
+    """Drafts that go other ways from a beginning that is known, and drafts of another length."""
+    head, alone = (FakeHead(HashLM(24, seed=1), confidences=(0.9, 0.6, 0.2)) for _ in range(2))
+    one = RememberedHead(head)
+    drafts = [((1, 2), 3, (4, 5)), ((1, 2), 3, (4, 6)), ((1, 2), 3, (4, 5)), ((1, 2), 2, (4,)), ((1, 3), 3, ())]
+    for text, k, tokens in drafts:
+        np.testing.assert_array_equal(one.start(text, k), alone.start(text, k))
+        for token in tokens:
+            np.testing.assert_array_equal(one.advance(token), alone.advance(token))
+            assert one.confidence == alone.confidence
+    assert (head.asked, alone.asked) == ([3, 3, 2, 3], [3, 3, 3, 2, 3])
+
+
+EVERY_DRAFTER = ("medusa", "lookahead", "ngram+model", "ngram+medusa")
+
+
+@pytest.fixture
+def every(pair_files: PlantedPair, tmp_path: Path) -> Iterator[Pair]:
+    """With a draft model, Medusa heads and room for lookahead."""
+    heads = write_safetensors(tmp_path / "heads.safetensors", heads_of(pair_files.p, 3))
+    files = pair_files.target, pair_files.draft
+    request = PairRequest(*files, "lookahead", 31, 1, PURE, threads=1, cache_type="f32", force=True, head=heads)
+    with open_pair(request, say=lambda _: None, abort=AbortFlag()) as opened:
+        yield opened
+
+
+def test_texts_of_every_drafter_are_plain_decodings(every: Pair) -> None:
+    found = audit_of(every)
+    ways = [Way("coupled", drafter, 3, temperature) for drafter in EVERY_DRAFTER for temperature in (0.0, 1.0)]
+    list(found.check_texts(TASKS, ways, 60, 30, NEVER))
+    assert {(check.tokens, check.worst) for check in found.texts.values()} == {(60, Comparison("same"))}
+    assert all(check.drafted > 0 for check in found.texts.values())
+
+
+@pytest.mark.parametrize("rule", [TokenRejection, KeepsTheRejected])
+def test_distributions_with_every_drafter(every: Pair, monkeypatch: pytest.MonkeyPatch, rule: Any) -> None:
+    monkeypatch.setitem(RULES, "rejection", rule)
+    drafters = EVERY_DRAFTER if rule is TokenRejection else ("medusa", "lookahead")
+    found = laws(every, "rejection", drafters=drafters, draws=400)
+    assert len(found.bugs) == (0 if rule is TokenRejection else len(found.laws))
+    assert found.without_places == []
+
+
+def test_what_cannot_be_tested_for_want_of_drafts_is_said(every: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("specdec_cli.drafters.medusa.MedusaDrafter.propose", lambda *_: Draft())
+    found, ways = audit_of(every), [Way("block", "medusa", 2, temperature) for temperature in (0.0, 1.0)]
+    list(found.check_texts(TASKS, ways[:1], 20, 20, NEVER))
+    assert list(found.check_laws(TASKS, ways[1:], 100, 1, NEVER)) == []
+    words = audit_report.verdict(found, 20)
+    assert words[1] == (
+        "Nothing was drafted in these ways, so their texts show nothing: block, medusa k 2, temperature 0."
+    )
+    assert words[2] == (
+        "Distributions with medusa at temperature 1 are left out: at no place that was looked at did it draft anything."
+    )
 
 
 def test_ties_and_places_without_choice_are_said(pair: Pair) -> None:
@@ -277,6 +354,21 @@ def test_audit_tells_a_verdict_and_writes_a_document(models: Models, tmp_path: P
     assert [row["tokens"] for row in document["texts"]] == [32] * 16
     assert {(row["draws"], row["is_bug"]) for row in document["distributions"]} == {(200, False)}
     assert document["threshold"] == pytest.approx(1e-3 / 16)
+
+
+def test_medusa_heads_and_lookahead(models: Models, tmp_path: Path) -> None:
+    heads = write_safetensors(tmp_path / "heads.safetensors", heads_of(models._chain, 3))
+    prompts = tmp_path / "prompts.txt"
+    prompts.write_text(" a b c a b c", encoding="utf-8")
+    for draft, name in ((heads, "medusa"), ("lookahead", "lookahead")):
+        usual = ("--threads", 1, "--tokens", 64, "--draws", 100, "--places", 1, "-k", 3, "--prompts", prompts)
+        rules = ("--rules", "coupled,rejection", "--temp", "0,1", "--json", "-")
+        done = inside("audit", models.words, "--draft", draft, *usual, *rules)
+        assert done.code == 0, done.err
+        document = json.loads(done.out)
+        for part, n in (("texts", 3), ("distributions", 2)):
+            assert Counter(row["drafter"] for row in document[part]) == {name: n, "ngram": n}
+        assert all(row["drafted"] for row in document["texts"] if row["drafter"] == name)
 
 
 def test_json_on_stdout_is_all_there_is(models: Models) -> None:
@@ -329,6 +421,9 @@ def test_ctrl_c_gives_what_there_is(models: Models, monkeypatch: pytest.MonkeyPa
         (("-k", "0"), "--k needs lengths of 1 or more."),
         (("--temp", "-1"), "--temp needs temperatures of 0 or more."),
         (("--drafter", "magic"), "--drafter cannot be 'magic'."),
+        (("--drafter", "none"), "--drafter cannot be 'none'."),
+        (("--drafter", "ngram+magic"), "--drafter cannot be 'ngram+magic'."),
+        (("--drafter", "medusa"), "This drafter needs heads."),
         (("--prompts", "/nowhere.txt"), "/nowhere.txt cannot be read"),
         (("--json", "/nowhere/x.json"), "/nowhere/x.json cannot be written."),
         (("--ctx", "64"), "No prompt fits the context."),
@@ -340,7 +435,8 @@ def test_wrong_use_is_told_before_anything_is_tested(models: Models, arguments: 
 
 
 def test_without_drafts_there_is_nothing_to_test(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "There is no draft model to test." in inside("audit", models.words, "--drafter", "model").err
+    for name in ("model", "ngram+model"):
+        assert "There is no draft model to test." in inside("audit", models.words, "--drafter", name).err
     monkeypatch.setattr(LlamaSession, "can_rewind", False)
     done = inside("audit", models.mamba, "--threads", 1)
     words = "Nothing can be drafted with this pair: the target's memory"

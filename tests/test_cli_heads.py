@@ -136,8 +136,12 @@ def test_bench_and_audit_know_heads(models: Heads, tmp_path: Path) -> None:
         assert done.code == 0, done.err
         assert "The text is plain decoding's, token by token, in all " in done.out
     few = ("--tokens", 16, "--draws", 100, "--places", 1, "-k", "2", "--budget", 0.1)
-    done = inside("audit", models.target, "--draft", models.eagle3, *prompts, *few)
-    assert done.code == 0, done.err + done.out
+    for target, draft in ((models.target, models.eagle3), (models.target, models.dspark), (models.mtp, "mtp")):
+        done = inside("audit", target, "--draft", draft, *prompts, *few, "--json", "-")
+        assert done.code == 0, done.err + done.out
+        document = json.loads(done.out)
+        assert len(document["distributions"]) == 8
+        assert all(row["drafted"] for row in document["texts"])
 
 
 def test_a_head_is_no_target(models: Heads) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from specdec_cli.commands.bench import SEED, as_tasks, check_writable, facts_of
+from specdec_cli.commands.bench import SEED, WIDEST_LOOKAHEAD, as_tasks, check_writable, facts_of
 from specdec_cli.commands.options import find, layers, numbers, quantize, say, whole_numbers, words
 from specdec_cli.commands.pull import offer_to_pull
 from specdec_cli.errors import TextDiffers, UsageError
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from specdec_cli.audit import Audit, Way
     from specdec_cli.bench import Task
     from specdec_cli.pairing import Pair
+    from specdec_cli.resolve import Resolved
 
 _LEAST_ANSWER = 64
 _TEXTS_SHARE = 0.5
@@ -35,11 +36,15 @@ def audit(
     model: Annotated[str, typer.Argument(help="A preset's name, or the path of the target's GGUF file.")],
     *,
     draft: Annotated[
-        str | None, typer.Option(help="Draft GGUF; a preset brings its own.", rich_help_panel=_WHAT)
+        str | None,
+        typer.Option(help="Whatever run takes; a preset brings its own.", rich_help_panel=_WHAT),
     ] = None,
     drafter: Annotated[
         str | None,
-        typer.Option(help="Who drafts, with commas: model, ngram (both, if there is a draft).", rich_help_panel=_WHAT),
+        typer.Option(
+            help="Who drafts, with commas: model, ngram ... (the draft, if there is one, and ngram).",
+            rich_help_panel=_WHAT,
+        ),
     ] = None,
     rules: Annotated[
         str, typer.Option(help="Rules of verification, with commas.", rich_help_panel=_WHAT)
@@ -91,18 +96,15 @@ def audit(
     drafters, lengths, temperatures = words(drafter), whole_numbers(k, "--k"), numbers(temp, "--temp")
     offer_to_pull(model, draft)
     files = resolve(model, draft, quantize, find, say)
-    if files.head is not None or files.drafter == "lookahead":
-        raise UsageError(
-            "audit tests draft models, trained heads and lookup in the text, not Medusa heads or lookahead.",
-            hint="bench compares every text of those with plain decoding's.",
-        )
-    drafters = _drafters(drafters, has_draft=files.has_model)
+    drafters = _drafters(drafters, files)
     text_ways, law_ways = _ways(words(rules), drafters, lengths, temperatures)
+    opened_for = "mtp" if files.drafter == "mtp" else "lookahead" if "lookahead" in drafters else "none"
     request = PairRequest(
         target=files.target,
         draft=files.draft,
-        drafter="mtp" if files.drafter == "mtp" else "none",
-        k=max(*lengths, *LAW_LENGTHS),
+        drafter=opened_for,
+        # Passes of lookahead are wide, and texts are compared at the widths of passes.
+        k=max(*lengths, *LAW_LENGTHS, WIDEST_LOOKAHEAD if opened_for == "lookahead" else 0),
         seed=SEED,
         sampling=files.preset.sampling if files.preset is not None else SamplingParams(),
         gpu_layers=layers(ngl, "--ngl"),
@@ -112,6 +114,7 @@ def audit(
         n_ctx=ctx,
         threads=threads,
         force=True,
+        head=files.head,
     )
     with open_pair(request, say=say, abort=AbortFlag()) as pair:
         _check_drafting(pair, drafters)
@@ -135,13 +138,20 @@ def audit(
     _report(auditing, facts, tokens, json_file)
 
 
-def _drafters(wanted: list[str], *, has_draft: bool) -> list[str]:
-    unknown = set(wanted) - {"model", "ngram"}
+def _drafters(wanted: list[str], files: "Resolved") -> list[str]:
+    from specdec_cli.drafters import DRAFTERS, sources
+
+    able = [name for name in DRAFTERS if name != "none"]
+    unknown = [name for name in wanted if not all(source in able for source in sources(name))]
     if unknown:
-        raise UsageError(f"--drafter cannot be {min(unknown)!r}.", hint="Use model, ngram or both: model,ngram.")
-    if "model" in wanted and not has_draft:
+        raise UsageError(
+            f"--drafter cannot be {unknown[0]!r}.",
+            hint=f"Use one or more of {', '.join(able)}, with commas, or ngram+model for both by turns.",
+        )
+    if any("model" in sources(name) for name in wanted) and not files.has_model:
         raise UsageError("There is no draft model to test.", hint="Give one with --draft, or use --drafter ngram.")
-    return wanted or (["model", "ngram"] if has_draft else ["ngram"])
+    own = "model" if files.has_model else files.drafter
+    return list(dict.fromkeys(wanted or [*([own] if own != "none" else []), "ngram"]))
 
 
 def _ways(
