@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from cli import HEADS, N_VOCAB, Done, Models, json_inside
+from medusa import heads_of, write_safetensors
 from planted import BYTES, N_SPECIAL, disturbed, random_chain, write_planted
 
 from specdec_cli.llama.model import LlamaModel
@@ -230,6 +231,24 @@ def test_the_drafts_file_is_never_written_over_something_else(
     letter.write_text("Dear all,")
     assert "p.cache.draft is not a prompt cache" in refused(pair_of("plain"), "--prompt-cache", tmp_path / "p.cache")
     assert letter.read_text() == "Dear all,"
+
+
+def test_who_drafts_without_a_model_uses_one_cache(
+    pair_of: Callable[[str], tuple[object, ...]], tmp_path: Path
+) -> None:
+    """Medusa heads have no memory, and branches leave nothing in the target's."""
+    target, _, _, *options = pair_of("plain")
+    heads = write_safetensors(tmp_path / "heads.safetensors", heads_of(CHAIN, 3))
+    drafters = (heads, "lookahead", "ngram", "none")
+    without = {draft: run((target, "--draft", draft, *options), PROMPT) for draft in drafters}
+    for writer in drafters:
+        cache = tmp_path / f"{Path(str(writer)).stem}.cache"
+        for reader in (writer, *drafters):
+            done = run((target, "--draft", reader, *options), PROMPT, "--prompt-cache", cache)
+            assert done.document["token_ids"] == without["none"].document["token_ids"]
+            assert done.stats["drafted"] == without[reader].stats["drafted"]
+            assert ("written" in done.err) == (done.stats["target_read_tokens"] > 0)
+        assert done.stats["target_read_tokens"] == 0
 
 
 def test_a_recurrent_model_has_no_use_for_it(tmp_path: Path) -> None:
