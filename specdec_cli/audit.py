@@ -25,9 +25,10 @@ from specdec_cli.drafters import DrafterParts, make_drafter, sources
 from specdec_cli.drafters.none import NoDrafter
 from specdec_cli.engine import generate
 from specdec_cli.law import certain
+from specdec_cli.medusa_heads import Heads
 from specdec_cli.pairing import OpenHead, OpenModel, Pair, drafter_for, own_name
 from specdec_cli.rejection import excess
-from specdec_cli.remembered import Remembered, RememberedHead, RememberedTarget
+from specdec_cli.remembered import Remembered, RememberedHead, RememberedHeads, RememberedTarget
 from specdec_cli.rules import RULES
 from specdec_cli.same import Comparison, compare
 from specdec_cli.sampling import SamplingParams
@@ -203,7 +204,7 @@ class Audit:
 
     def _drafter(self, name: str, rule: Rule, seen: "_Sessions") -> Drafter:
         pair = self._pair
-        parts = DrafterParts(rule, pair.end_tokens, 0.0, seen.draft, seen.target, head=seen.head, heads=pair.heads)
+        parts = DrafterParts(rule, pair.end_tokens, 0.0, seen.draft, seen.target, head=seen.head, heads=seen.heads)
         return make_drafter(own_name(name, pair.draft), parts)
 
     def _rule(self, name: str, temperature: float, seed: int | None = None) -> Rule:
@@ -360,6 +361,7 @@ class _Sessions:
     target: HiddenTarget
     draft: Target | None
     head: Head | None
+    heads: Heads | None
 
     @classmethod
     def of(cls, pair: Pair) -> "_Sessions":
@@ -367,6 +369,7 @@ class _Sessions:
             RememberedTarget(pair.target.session),
             Remembered(pair.draft.session) if isinstance(pair.draft, OpenModel) else None,
             RememberedHead(pair.draft.session) if isinstance(pair.draft, OpenHead) else None,
+            RememberedHeads(pair.heads) if pair.heads is not None else None,
         )
 
 

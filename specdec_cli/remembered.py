@@ -1,11 +1,12 @@
 """Models that compute what follows a text once, however often they are asked: draws of one place repeat."""
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import replace
 from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 
+from specdec_cli.medusa_heads import Heads
 from specdec_cli.sampling import Row
 from specdec_cli.types import Branches, BranchingTarget, Head, Hidden, HiddenTarget, Logits, Target
 
@@ -128,6 +129,21 @@ class RememberedHead:
             row = self._head.advance(token)
         self._n_told = len(self._drafted)
         return (row.copy(), self._head.confidence), row.nbytes
+
+
+class RememberedHeads(Heads):
+    """Medusa heads, by the target's state."""
+
+    def __init__(self, heads: Heads) -> None:
+        self._asked = heads
+        self._found = _Kept[list[Row]]()
+
+    def rows(self, state: Hidden, n: int) -> Iterator[Row]:
+        def find() -> tuple[list[Row], int]:
+            rows = list(self._asked.rows(state, n))
+            return rows, sum(row.nbytes for row in rows)
+
+        return iter(self._found.get((state.tobytes(), n), find))
 
 
 def _copied(rows: Logits) -> tuple[Logits, int]:

@@ -20,10 +20,11 @@ from specdec_cli.audit import Audit, LawCheck, Way
 from specdec_cli.bench import Task
 from specdec_cli.llama.abort import AbortFlag
 from specdec_cli.llama.session import LlamaSession
+from specdec_cli.medusa_heads import Heads
 from specdec_cli.pairing import Pair, open_pair
 from specdec_cli.plan import PairRequest
 from specdec_cli.rejection import BlockRejection, TokenRejection, pick
-from specdec_cli.remembered import Remembered, RememberedHead, RememberedTarget
+from specdec_cli.remembered import Remembered, RememberedHead, RememberedHeads, RememberedTarget
 from specdec_cli.rules import RULES
 from specdec_cli.same import Comparison
 from specdec_cli.sampling import SamplingParams
@@ -269,6 +270,17 @@ def test_a_remembered_head_says_what_the_head_says() -> None:
             np.testing.assert_array_equal(one.advance(token), alone.advance(token))
             assert one.confidence == alone.confidence
     assert (head.asked, alone.asked) == ([3, 3, 2, 3], [3, 3, 3, 2, 3])
+
+
+def test_remembered_medusa_heads_are_asked_once(every: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert every.heads is not None
+    one, states = RememberedHeads(every.heads), np.eye(320, dtype=np.float32)[300:302]
+    expected = [list(every.heads.rows(state, n)) for state in states for n in (2, 3)]
+    for _ in range(2):
+        np.testing.assert_array_equal(
+            np.concatenate([list(one.rows(state, n)) for state in states for n in (2, 3)]), np.concatenate(expected)
+        )
+        monkeypatch.setattr(Heads, "rows", lambda *_: pytest.fail("asked again"))
 
 
 EVERY_DRAFTER = ("medusa", "lookahead", "ngram+model", "ngram+medusa")

@@ -92,9 +92,9 @@ IMPORTS = {
     "document": "llama.build pairing running trace types numpy",
     "bench": "costs draft_length drafters.lookahead drafters.none engine errors pairing same sampling settings stats "
     "types verify",
-    "remembered": "sampling types numpy",
-    "audit": "bench chance draft_length drafters drafters.none engine law pairing rejection remembered rules same "
-    "sampling types verify numpy",
+    "remembered": "medusa_heads sampling types numpy",
+    "audit": "bench chance draft_length drafters drafters.none engine law medusa_heads pairing rejection remembered "
+    "rules same sampling types verify numpy",
     "audit_report": "audit",
     "bench_report": "bench costs course",
     "plot": "bench bench_report course errors ui.clean matplotlib",
