@@ -2,13 +2,16 @@
 
     python scripts/ngram.py record TARGET FILE [--temp 0] [-n 256]
     python scripts/ngram.py replay FILE [--costs 3.9,6.8,9.2,8.5,...]
+    python scripts/ngram.py bound FILE [--costs 3.9,6.8,9.2,8.5,...]
     python scripts/ngram.py flat
 
 `record` writes the texts of the benchmark's prompts by plain decoding. `replay` drafts along them: the shares of
 copied tokens that were right, by what was said of them, and tokens per pass and predicted speedup by the longest
-draft and the least chance of a whole draft, for the kinds of text that copy and for the others. `--costs` are
-milliseconds of passes of 1, 2, 3, ... tokens (from `specdec bench --json`); without, those of SmolLM2-135M Q4_0 on 2
-cores. `flat` times a call after texts of 1,000 to 32,000 tokens.
+draft and the least chance of a whole draft, for the kinds of text that copy and for the others. `bound` sets what
+`-k auto` reaches by lookup alone, in the first answer to a pair and later, beside the most that anybody could who
+copies from the same places and knows which tokens will be right. `--costs` are milliseconds of passes of 1, 2, 3, ...
+tokens (from `specdec bench --json`); without, those of SmolLM2-135M Q4_0 on 2 cores. `flat` times a call after texts
+of 1,000 to 32,000 tokens.
 """
 
 import argparse
@@ -21,17 +24,22 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from specdec_cli.auto_length import AutoLength
 from specdec_cli.draft_length import FixedLength
-from specdec_cli.drafters.ngram import NgramDrafter
+from specdec_cli.drafters.ngram import LEAST_CHANCE_IF_WEIGHED, NgramDrafter
 from specdec_cli.drafters.none import NoDrafter
 from specdec_cli.engine import generate
 from specdec_cli.kinds import SHIPPED, read_prompts
+from specdec_cli.learned import Learned
 from specdec_cli.llama.abort import AbortFlag
 from specdec_cli.pairing import Pair, open_pair
+from specdec_cli.pass_costs import PassCosts
 from specdec_cli.plan import PairRequest
 from specdec_cli.prompts import conversation
 from specdec_cli.sampling import SamplingParams
+from specdec_cli.types import Draft, Round
 
 COPYING = ("edit", "summary", "qa", "json")
 COSTS = (3.9, 6.8, 9.2, 8.5, 11.8, 13.7, 13.7, 11.8, 12.7, 13.6, 14.5, 15.3, 15.6, 15.9, 16.1, 16.4)
@@ -52,6 +60,10 @@ def main() -> None:
     replay.add_argument("file", type=Path)
     replay.add_argument("--costs", type=lambda text: [float(part) for part in text.split(",")], default=COSTS)
     replay.set_defaults(way=_replay)
+    bound = ways.add_parser("bound")
+    bound.add_argument("file", type=Path)
+    bound.add_argument("--costs", type=lambda text: [float(part) for part in text.split(",")], default=COSTS)
+    bound.set_defaults(way=_bound)
     ways.add_parser("flat").set_defaults(way=_flat)
     options = parser.parse_args()
     options.way(options)
@@ -151,6 +163,65 @@ def _passes(text: Mapping[str, Any], k: int, least: float) -> Iterator[tuple[int
         tokens += answer[n : n + emitted]
         n += emitted
         yield len(draft) + 1, emitted, told
+
+
+def _bound(options: argparse.Namespace) -> None:
+    """Speedups by kind of text; of plain decoding where `auto` has the same costs, kept from text to text."""
+    texts, costs = json.loads(options.file.read_text()), [seconds / 1000 for seconds in options.costs]
+    sums: dict[str, NDArray[np.float64]] = {}
+    known = _learned(costs)
+    for text in texts:  # what is known of the pair grows, as it does from one answer to the next
+        _auto_seconds(text, costs, known)
+    for text in texts:
+        seconds = [
+            len(text["answer"]) * costs[0],
+            _auto_seconds(text, costs, _learned(costs)),
+            _auto_seconds(text, costs, known),
+            _least_seconds(text, costs),
+        ]
+        sums[text["kind"]] = sums.get(text["kind"], np.zeros(4)) + seconds
+    print(f"{'kind':12} {'auto, first answer':>18} {'auto, later':>12} {'bound':>6}")
+    for kind, (plain, first, later, least) in sums.items():
+        print(f"{kind:12} {plain / first:18.2f} {plain / later:12.2f} {plain / least:6.2f}")
+
+
+def _learned(costs: Sequence[float]) -> Learned:
+    return Learned(PassCosts(dict(enumerate(costs, 1)), longest=len(costs) - 1))
+
+
+def _auto_seconds(text: Mapping[str, Any], costs: Sequence[float], learned: Learned) -> float:
+    """Of the answer, by the lengths that `-k auto` chooses for lookup."""
+    answer, drafter = text["answer"], NgramDrafter(least_chance=LEAST_CHANCE_IF_WEIGHED)
+    length = AutoLength(learned, longest=len(costs) - 1, sources=(drafter.name,))
+    tokens, total = list(text["prompt"]), 0.0
+    length.begin(len(tokens))
+    while (n := len(tokens) - len(text["prompt"])) < len(answer):
+        is_first, room = n == 0, len(answer) - n - 1
+        k = 0 if is_first else length.next(len(tokens), room)
+        draft = drafter.propose(tokens, k, length.more) if k else Draft()
+        drafted = draft.tokens[: length.keep(draft)] if draft.tokens else ()
+        right = [a == b for a, b in zip(drafted, answer[n:], strict=False)]
+        n_accepted = (*right, False).index(False)
+        seconds = costs[len(drafted)]
+        round_ = Round(drafted, n_accepted, answer[n + n_accepted], k, 0.0, seconds, seconds, source=draft.source)
+        length.observe(round_)
+        tokens += round_.tokens
+        total += seconds
+    return total
+
+
+def _least_seconds(text: Mapping[str, Any], costs: Sequence[float]) -> float:
+    """Of the answer, with drafts that end where what lookup finds goes wrong, or before if that is quicker."""
+    answer, drafter = text["answer"], NgramDrafter(least_chance=0)
+    n_right = []
+    for n in range(len(answer)):
+        found = drafter.propose([*text["prompt"], *answer[:n]], min(len(costs) - 1, len(answer) - n - 1)).tokens
+        right = [a == b for a, b in zip(found, answer[n:], strict=False)]
+        n_right.append((*right, False).index(False))
+    least = [0.0] * (len(answer) + 1)
+    for n in reversed(range(len(answer))):
+        least[n] = min(costs[k] + least[n + k + 1] for k in range(n_right[n] + 1))
+    return least[0]
 
 
 def _flat(_: argparse.Namespace) -> None:

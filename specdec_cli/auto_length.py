@@ -25,6 +25,9 @@ _RATE_STEP = 1 / 24
 _SELECTION = 1.1
 """By so much choosing a length for each round may beat the best of the fixed lengths."""
 _ALLOWANCE = 0.01
+_UNMINDED_LOSS, _DOUBLING_LOSS = 1.0, 4.0
+"""Passes of one token that an answer may have lost before lookup has to promise more, and how many more double the
+price of time for it, which is the most: it is never rested, and bad luck with it is often a text unlike the others."""
 _FIRST_CREDIT, _NEXT_CREDIT, _MOST_CREDIT = 4.0, 1.0, 16.0
 """Passes of one token that may be lost on a source before anything was gained, for the first answer and for later
 ones, and that can be saved up."""
@@ -70,6 +73,7 @@ class AutoLength:
         self._sources = {name: self._source(name) for name in sources}
         self._tokens_lately, self._seconds_lately = 1.0, learned.costs.plain
         self._n_tokens = self._room = self._written = 0
+        self._gained = 0.0  # in this answer, over plain decoding, in passes of one token
         self._most = longest
         self._is_asked = False
         self._turn = next(iter(self._sources))
@@ -84,7 +88,7 @@ class AutoLength:
     def _begin(self) -> None:
         self._source_chances = self._learned.of(self._turn)
         self._each = self._costs.draft_token(self._turn)
-        self._rate = self._reachable_rate()
+        self._rate = self._reachable_rate() * self._caution()
         self._confidences: list[float | None] = []
         self._reached = 1.0  # chance that all draft tokens so far are kept
         self._value = [0.0]  # of ending the draft after i tokens, over that of no draft; drafting them is paid
@@ -111,10 +115,16 @@ class AutoLength:
                 break
         return max(min(self._tokens_lately / self._seconds_lately, _SELECTION * best), 1.0 / plain)
 
+    def _caution(self) -> float:
+        """What time counts for where nothing is ever rested, from 1 to 2, by what was lost."""
+        if not self._is_free(self._turn):
+            return 1.0
+        return 1.0 + min(max(-self._gained - _UNMINDED_LOSS, 0.0) / _DOUBLING_LOSS, 1.0)
+
     def begin(self, n_prompt: int) -> None:
         """What an answer that was broken off left undone is forgotten; of a shorter text nothing was read yet."""
         self.off_reason = None
-        self._is_asked, self._written = False, 0
+        self._is_asked, self._written, self._gained = False, 0, 0.0
         if n_prompt < self._n_tokens:
             for source in self._sources.values():
                 source.known = 0
@@ -261,6 +271,7 @@ class AutoLength:
         """Time and tokens: lately, of the source, and what probes may cost."""
         n, plain = len(round_.tokens), self._costs.plain
         seconds = min(round_.seconds, 4 * (self._costs.passes[len(round_.drafted) + 1] + round_.draft_seconds))
+        self._gained += n - seconds / plain if plain else 0.0
         self._tokens_lately += _RATE_STEP * (n - self._tokens_lately)
         self._seconds_lately += _RATE_STEP * (seconds - self._seconds_lately)
         for name, source in self._sources.items():

@@ -158,6 +158,31 @@ def test_keep_drops_what_is_not_worth_its_width() -> None:
     assert length.keep(Draft((1, 2, 3, 4))) == 3
 
 
+def test_an_answer_that_lost_by_lookup_wants_more_of_it_and_the_next_one_does_not() -> None:
+    def kept(length: AutoLength, sureness: float) -> int:
+        length.next(10, 99)
+        for _ in range(4):
+            length.more(sureness)
+        return length.keep(Draft((1, 2, 3, 4)))
+
+    learned = learned_of(Machine.measured(GPU | {1: 4.0, 2: 7.0}, 0.0))
+    length = auto(learned)
+    length.begin(5)
+    length.observe(Round((), 0, 7, seconds=0.5))
+    for i in range(200):  # worth a pass of 2.7 times the time
+        learned.of("model").saw(0.7, i % 3, kept=i % 5 < 4)
+    assert kept(length, 0.7) == 4
+    state = learned.of("model").state()
+    for _ in range(3):
+        length.observe(Round((1, 2, 3, 4), 0, 7, k=4, verify_seconds=0.010, seconds=0.010))
+        learned.chances["model"] = Chances.from_state(state)  # what was learned of chances is not what counts here
+        lost = kept(length, 0.7)
+    assert lost == 0
+    length.begin(20)
+    length.observe(Round((), 0, 7, seconds=0.5))
+    assert kept(length, 0.7) == 4
+
+
 def test_what_was_dropped_is_learned_from_where_the_target_told_its_own_token() -> None:
     for own, kept in ((9, True), (8, False)):
         learned = learned_of(MACHINES["Q4_0, 3-layer draft"])

@@ -24,7 +24,7 @@ from specdec_cli.ui.make import open_view
 from specdec_cli.ui.view import Header
 
 SIZES = [(80, 24), (40, 10), (120, 40), (20, 5)]
-LEAST_PAUSE = 0.1
+LEAST_PAUSE, PANEL_PAUSE = 0.1, 0.4
 
 
 def run(tty: FakeTty, texts: list[str], *, clock: Clock | None = None, finish: bool = True) -> RunStats:
@@ -46,7 +46,7 @@ def drawn(tty: FakeTty, *rounds: Round, header: Header = HEADER) -> list[str]:
     view = LiveView(header, tty.terminal, clock=clock)
     with view:
         for round_ in rounds:
-            clock.now += LEAST_PAUSE
+            clock.now += PANEL_PAUSE
             stats.add(round_)
             view.show([], stats)
         return tty.display()
@@ -258,7 +258,7 @@ def test_at_most_ten_draws_a_second_whatever_the_token_rate() -> None:
         assert 38 <= tty.frames <= 41 + 1
 
 
-def test_drawing_takes_half_a_hundredth_of_the_time() -> None:
+def test_drawing_takes_a_quarter_of_a_hundredth_of_the_time() -> None:
     clock = Clock()
     cost = 0.005
     tty, stats = FakeTty(clock=clock, cost=cost), RunStats()
@@ -267,7 +267,23 @@ def test_drawing_takes_half_a_hundredth_of_the_time() -> None:
         while clock.now < 60:
             clock.now += 0.01
             say(view, stats, "x ")
-        assert 60 * 0.0045 <= (tty.frames - before) * cost <= 60 * 0.0055
+        assert 60 * 0.00225 <= (tty.frames - before) * cost <= 60 * 0.00275
+
+
+def test_figures_change_less_often_than_text_but_off_is_told_at_once() -> None:
+    tty, clock, stats = FakeTty(80, 24), Clock(), RunStats()
+    with live(tty, clock) as view:
+        seen = []
+        for number in range(9):
+            clock.now += LEAST_PAUSE
+            say(view, stats, f"w{number} ")
+            seen.append(next(row for row in tty.display() if "passes" in row or "1 pass" in row))
+            assert f"w{number}" in " ".join(tty.everything())
+        assert 2 <= len(set(seen)) <= 4
+        stats.add(replace(a_round(0), off_reason="it does not pay"))
+        clock.now += LEAST_PAUSE
+        view.show([], stats)
+        assert "it does not pay" in " ".join(tty.display())
 
 
 def test_one_slow_draw_does_not_stop_the_picture() -> None:
