@@ -8,7 +8,7 @@ be counted.
 
 from collections.abc import Sequence
 
-from specdec_cli.costs import conditional_acceptance
+from specdec_cli.costs import conditional_acceptance, position_counts
 from specdec_cli.types import Target
 from specdec_cli.verify import Rule
 
@@ -33,14 +33,13 @@ def chances(texts: Sequence[Sequence[bool]], k: int) -> list[float]:
     `texts` has for each text which of its tokens the draft chooses. The first token of a text comes without a draft,
     the last one is never drafted: a round ends with a token of the target's own.
     """
-    drafted, accepted = [0] * k, [0] * k
+    drafts: list[tuple[int, int]] = []
     for agrees in texts:
         at = 1
         while at < len(agrees) - 1:
             length = min(k, len(agrees) - at - 1)
             run = next((i for i in range(length) if not agrees[at + i]), length)
-            for i in range(length):
-                drafted[i] += 1
-                accepted[i] += i < run
+            drafts.append((length, run))
             at += run + 1
-    return conditional_acceptance(drafted, accepted)
+    found = conditional_acceptance(*position_counts(drafts))
+    return found + [0.0] * (k - len(found))

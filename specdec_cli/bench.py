@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from specdec_cli.costs import CostCurve, conditional_acceptance, predicted_speedup
+from specdec_cli.costs import CostCurve, conditional_acceptance, position_counts, predicted_speedup
 from specdec_cli.draft_length import DraftLength, FixedLength
 from specdec_cli.drafters.lookahead import LookaheadDrafter
 from specdec_cli.drafters.none import NoDrafter
@@ -111,12 +111,21 @@ class Cell:
     @property
     def by_position(self) -> list[float]:
         """Chance of each draft position, given that all before it were kept."""
-        return conditional_acceptance(*(self._summed(name) for name in ("drafted", "accepted")))
+        return conditional_acceptance(*self.counts_by_position)
 
-    def _summed(self, what: str) -> list[int]:
-        lists = [getattr(run.stats, f"{what}_per_position") for run in self.runs]
-        longest = max(map(len, lists), default=0)
-        return [sum(counts[i] for counts in lists if i < len(counts)) for i in range(longest)]
+    @property
+    def counts_by_position(self) -> tuple[list[int], list[int]]:
+        """Drafts that came as far as each position, and those that kept it."""
+        return position_counts((len(r.drafted), r.n_accepted) for run in self.runs for r in run.rounds)
+
+    @property
+    def draft_seconds_per_token(self) -> float | None:
+        """Median over rounds of the time inside the drafter for each token verified; None without a draft.
+
+        The median, because a round in which the draft first reads the prompt is not like the others.
+        """
+        each = [r.draft_seconds / len(r.drafted) for run in self.runs for r in run.rounds if r.drafted]
+        return statistics.median(each) if each else None
 
     @property
     def worst(self) -> Comparison:

@@ -58,9 +58,14 @@ def changed_facts(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[s
     """What else is not the same: machine, versions, files."""
     notes = []
     for what in ("machine", "versions", "files"):
-        if before.get(what) != after.get(what):
+        if _lasting(before.get(what)) != _lasting(after.get(what)):
             notes.append(f"{what} differ")
     return notes
+
+
+def _lasting(facts: Any) -> Any:
+    """Without what changes from minute to minute."""
+    return {k: v for k, v in facts.items() if k != "free_memory_bytes"} if isinstance(facts, dict) else facts
 
 
 def _key(cell: Mapping[str, Any]) -> tuple[Any, ...]:

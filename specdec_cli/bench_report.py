@@ -61,6 +61,7 @@ def document(results: Results) -> dict[str, Any]:
 def cell_row(cell: Cell, curve: CostCurve) -> dict[str, Any]:
     """One cell; speeds in tokens per second, `speedup_range` the smallest and largest ratio."""
     worst = cell.worst
+    tried, kept = cell.counts_by_position
     return {
         "kind": cell.kind,
         "temperature": cell.setting.temperature,
@@ -75,6 +76,11 @@ def cell_row(cell: Cell, curve: CostCurve) -> dict[str, Any]:
         "acceptance": cell.acceptance,
         "tokens_per_pass": cell.tokens_per_pass,
         "accepted_per_position": cell.by_position,
+        "tried_per_position": tried,
+        "kept_per_position": kept,
+        "draft_seconds_per_token": cell.draft_seconds_per_token,
+        "n_tokens": sum(run.stats.tokens for run in cell.runs),
+        "n_passes": sum(run.stats.passes for run in cell.runs),
         "acceptance_by_quarter": acceptance_by_quarter([run.rounds for run in cell.runs]),
         "n_runs": len(cell.runs),
         "same_output": worst.verdict,
@@ -298,11 +304,16 @@ def _in_csv(value: Any) -> Any:
 def as_markdown(results: Results) -> str:
     """Verdict, table and how it was measured."""
     facts = results.facts
-    lines = [*verdict(results), "", _line(HEADERS), _line(["---"] * len(HEADERS)), *map(_line, table(results)), ""]
+    lines = [*verdict(results), "", *markdown_table(HEADERS, table(results)), ""]
     lines += [f"- {name}: {value}" for name, value in facts["machine"].items()]
     lines += [f"- versions: {', '.join(f'{k} {v}' for k, v in facts['versions'].items() if k != 'llama_cpp_features')}"]
     lines += [f"- {file['role']}: {file['name']}, sha256 {file['sha256']}" for file in facts["files"]]
     return "\n".join([*lines, f"- command: `{facts['command']}`", ""])
+
+
+def markdown_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Lines of a Markdown table."""
+    return [_line(headers), _line(["---"] * len(headers)), *map(_line, rows)]
 
 
 def _line(cells: Sequence[str]) -> str:

@@ -8,7 +8,7 @@ inference from transformers via speculative decoding", arXiv 2211.17192, with ac
 in place of constants.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from operator import mul
@@ -64,17 +64,25 @@ def best_k(curve: CostCurve, acceptance: Sequence[float]) -> int:
     return max(lengths, key=lambda k: predicted_speedup(curve, acceptance, k))
 
 
-def conditional_acceptance(drafted: Sequence[int], accepted: Sequence[int]) -> list[float]:
-    """Chance of each position given that all before it were kept, from counts by position.
+def position_counts(drafts: Iterable[tuple[int, int]]) -> tuple[list[int], list[int]]:
+    """By position: how many drafts had a token there and kept all before it, and how many of them kept it.
 
-    `drafted[i]` drafts had a token at position i, and `accepted[i]` of them kept it. Those whose earlier tokens were
-    all kept are at most `accepted[i - 1]`, fewer where a draft ended before.
+    `drafts` are (tokens drafted, tokens kept).
     """
-    chances = []
-    for i, kept in enumerate(accepted):
-        tried = drafted[0] if i == 0 else min(accepted[i - 1], drafted[i])
-        chances.append(kept / tried if tried else 0.0)
-    return chances
+    tried, kept = list[int](), list[int]()
+    for n_drafted, n_kept in drafts:
+        missing = n_drafted - len(tried)
+        tried += [0] * missing
+        kept += [0] * missing
+        for i in range(min(n_kept + 1, n_drafted)):
+            tried[i] += 1
+            kept[i] += i < n_kept
+    return tried, kept
+
+
+def conditional_acceptance(tried: Sequence[int], kept: Sequence[int]) -> list[float]:
+    """Chance of each position given that all before it were kept; 0 where no draft came so far."""
+    return [n / of if of else 0.0 for n, of in zip(kept, tried, strict=True)]
 
 
 def _product(chances: Sequence[float]) -> float:

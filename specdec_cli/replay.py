@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from specdec_cli.costs import CostCurve, conditional_acceptance, expected_tokens, predicted_speedup
+from specdec_cli.costs import CostCurve, conditional_acceptance, expected_tokens, position_counts, predicted_speedup
 from specdec_cli.errors import UsageError
 
 
@@ -44,8 +44,8 @@ def read_trace(file: Path) -> Recording:
             f"The lengths in {file} were chosen round by round (-k auto), where drafts were likely to be right.",
             hint="What other lengths are worth tells a run with a fixed one: specdec run ... -k 8 --jsonl FILE",
         )
-    drafted, accepted = _counts(rounds)
-    if not drafted:
+    tried, kept = position_counts((len(one["drafted"]), one["n_accepted"]) for one in rounds)
+    if not tried:
         raise UsageError(
             f"{file} has no round with a draft.", hint="Record a run with a draft: specdec run ... --jsonl FILE"
         )
@@ -53,9 +53,9 @@ def read_trace(file: Path) -> Recording:
     for one in rounds:
         by_width.setdefault(len(one["drafted"]) + 1, []).append(one["verify_seconds"])
     return Recording(
-        chances=tuple(conditional_acceptance(drafted, accepted)),
+        chances=tuple(conditional_acceptance(tried, kept)),
         passes={width: statistics.median(seconds) for width, seconds in sorted(by_width.items())},
-        draft=sum(one["draft_seconds"] for one in rounds) / sum(drafted),
+        draft=sum(one["draft_seconds"] for one in rounds) / sum(len(one["drafted"]) for one in rounds),
         speed=sum(one["n_accepted"] + (one["own"] is not None) for one in rounds)
         / sum(one["seconds"] for one in rounds),
     )
@@ -133,11 +133,3 @@ def _rounds(file: Path) -> list[dict[str, Any]]:
 def _was_chosen(file: Path) -> bool:
     headers = (json.loads(line) for line in file.read_text(encoding="utf-8", errors="replace").splitlines() if line)
     return any(line.get("type") == "header" and line.get("settings", {}).get("auto") is True for line in headers)
-
-
-def _counts(rounds: Sequence[Mapping[str, Any]]) -> tuple[list[int], list[int]]:
-    """Drafted and accepted tokens by position."""
-    longest = max(len(one["drafted"]) for one in rounds)
-    drafted = [sum(len(one["drafted"]) > i for one in rounds) for i in range(longest)]
-    accepted = [sum(one["n_accepted"] > i for one in rounds) for i in range(longest)]
-    return drafted, accepted

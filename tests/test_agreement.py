@@ -10,7 +10,7 @@ from planted import write_pair
 
 from specdec_cli.agreement import agreements, chances
 from specdec_cli.bench import Bench, Setting, Task
-from specdec_cli.costs import conditional_acceptance
+from specdec_cli.costs import conditional_acceptance, position_counts
 from specdec_cli.llama.abort import AbortFlag
 from specdec_cli.pairing import Pair, open_pair
 from specdec_cli.plan import PairRequest
@@ -35,7 +35,7 @@ def test_what_one_pass_says_is_what_drafting_does(pair: Pair, temperature: float
     bench = Bench(pair, SamplingParams(), 80, lambda: float(next(clock)))
     task, setting = Task("x", PROMPT), Setting("model", k, temperature)
     text = bench.run(task, Setting("none", 0, temperature)).ids
-    stats = bench.run(task, setting).stats
+    rounds = bench.run(task, setting).rounds
 
     rule = bench._rule(temperature)
     agree = [
@@ -44,7 +44,9 @@ def test_what_one_pass_says_is_what_drafting_does(pair: Pair, temperature: float
         for found in agreements(pair.draft.session, rule, (*PROMPT, *text[:i]), text[i : i + 1])
     ]
     assert 0 < sum(agree) < len(agree)
-    assert chances([agree], k) == conditional_acceptance(stats.drafted_per_position, stats.accepted_per_position)
+    assert chances([agree], k) == conditional_acceptance(
+        *position_counts((len(r.drafted), r.n_accepted) for r in rounds)
+    )
 
 
 @given(st.lists(st.lists(st.booleans(), max_size=30), max_size=4), st.integers(1, 8))

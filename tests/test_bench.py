@@ -411,6 +411,43 @@ def test_a_drafter_of_the_table_needs_nothing_here(
     assert all(cell["same_output"] == "same" for cell in cells)
 
 
+def test_drafters_of_several_benchmarks_stand_in_one_table(models: Models, tmp_path: Path) -> None:
+    first, second, table = tmp_path / "a.json", tmp_path / "b.json", tmp_path / "t.md"
+    assert benched(models, "--kinds", "code,story", "--temp", "0", "--json", first).code == 0
+    assert benched(models, "--kinds", "qa", "--temp", "0", "--drafter", "lookahead", "--json", second).code == 0
+    done = inside("bench", "--table", f"{first},{second}", "--md", table)
+    assert done.code == 0, done.err
+    lines = table.read_text().splitlines()
+    assert lines[0].startswith("| target | draft | drafter |")
+    assert len(lines) == 2 + 3 + 2
+    row = [cell.strip() for cell in lines[3].split("|")][1:-1]
+    cells = [c for c in json.loads(first.read_text())["cells"] if (c["drafter"], c["k"]) == ("model", 3)]
+    assert row[:4] == [models.words.name, models.draft.name, "model k 3", "0"]
+    tried, kept = (sum(cell[f"{what}_per_position"][0] for cell in cells) for what in ("tried", "kept"))
+    assert row[4].split(", ")[0] == f"{kept / tried:.2f}"
+    assert row[4].count(",") == 2
+    assert float(row[5]) > 0
+    assert row[6] == f"{sum(c['n_tokens'] for c in cells) / sum(c['n_passes'] for c in cells):.2f}"
+    low, high = sorted(cell["speedup"] for cell in cells)
+    assert row[7:] == [f"{(low + high) / 2:.2f}", f"{low:.2f}-{high:.2f}"]
+    by_text = [line for line in lines if "| lookahead k 1 |" in line]
+    assert "| - | lookahead" in by_text[0]
+    assert by_text[0].endswith("| qa |")
+    assert "machine differ" not in done.err
+
+
+def test_a_table_of_what_is_none(models: Models, tmp_path: Path) -> None:
+    old, file = tmp_path / "old.json", tmp_path / "a.json"
+    assert benched(models, "--kinds", "qa", "--temp", "0", "--json", file).code == 0
+    document = json.loads(file.read_text())
+    del document["cells"][0]["n_passes"]
+    old.write_text(json.dumps(document))
+    for names, words in ((old, "older specdec"), (tmp_path / "none.json", "cannot be read"), ("", "needs a file")):
+        done = inside("bench", "--table", names)
+        assert done.code == 2
+        assert words in done.err
+
+
 @pytest.mark.parametrize(("columns", "is_wide"), [("80", False), ("109", False), ("110", True)])
 def test_a_pipe_gets_the_table_that_fits(
     models: Models, monkeypatch: pytest.MonkeyPatch, columns: str, is_wide: bool

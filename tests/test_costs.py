@@ -13,6 +13,7 @@ from specdec_cli.costs import (
     conditional_acceptance,
     expected_tokens,
     perfect_speedup,
+    position_counts,
     predicted_speedup,
 )
 
@@ -74,10 +75,13 @@ def test_the_best_length_follows_the_chances_and_the_costs() -> None:
     assert best_k(CostCurve(0, {1: 1.0, 3: 1.0}, 0.0), [0.9] * 4) == 2, "only what was measured"
 
 
-def test_chances_by_position_from_counts() -> None:
+def test_chances_by_position_from_drafts() -> None:
     # Ten drafts of 3: 8 kept the first, 6 the second, 3 the third.
-    assert conditional_acceptance([10, 10, 10], [8, 6, 3]) == [0.8, 0.75, 0.5]
-    # Some ended early: 4 of the 8 that came so far had a second token.
-    assert conditional_acceptance([10, 4], [8, 3]) == [0.8, 0.75]
-    assert conditional_acceptance([], []) == []
-    assert conditional_acceptance([5, 5], [0, 0]) == [0.0, 0.0]
+    drafts = [(3, 3)] * 3 + [(3, 2)] * 3 + [(3, 1)] * 2 + [(3, 0)] * 2
+    assert position_counts(drafts) == ([10, 8, 6], [8, 6, 3])
+    assert conditional_acceptance(*position_counts(drafts)) == [0.8, 0.75, 0.5]
+    # Some ended early: of the 8 that kept their first token, only 4 had a second one.
+    short = [(2, 2)] * 3 + [(2, 1)] + [(1, 1)] * 4 + [(2, 0), (1, 0)]
+    assert position_counts(short) == ([10, 4], [8, 3])
+    assert position_counts([]) == ([], [])
+    assert conditional_acceptance(*position_counts([(0, 0), (2, 0)])) == [0.0, 0.0]

@@ -16,7 +16,7 @@ import typer
 from specdec_cli.commands.chatting import stoppable
 from specdec_cli.commands.options import find, in_panel, layers, numbers, quantize, say, whole_numbers, words
 from specdec_cli.commands.pull import offer_to_pull
-from specdec_cli.commands.reporting import compare_documents, report
+from specdec_cli.commands.reporting import compare_documents, drafters_side_by_side, report
 from specdec_cli.commands.tuning import MEASURED_SHARE, Tuning, fastest, keep
 from specdec_cli.errors import Interrupted, UsageError
 from specdec_cli.guard import guard_terminal
@@ -48,6 +48,13 @@ def bench(
     compare: Annotated[
         tuple[Path, Path] | None,
         typer.Option(metavar="A.json B.json", help="Measure nothing: say which differences of two are beyond noise."),
+    ] = None,
+    table: Annotated[
+        str | None,
+        typer.Option(
+            metavar="A.json,B.json",
+            help="Measure nothing: show the drafters of one or more in one table, over all kinds of text.",
+        ),
     ] = None,
     draft: Annotated[str | None, _what(help="Draft GGUF; a preset brings its own.")] = None,
     drafter: Annotated[
@@ -107,6 +114,8 @@ def bench(
     """
     if compare is not None:
         return compare_documents(*compare)
+    if table is not None:
+        return drafters_side_by_side([Path(name) for name in words(table)], md_file)
     if model is None:
         raise UsageError("No model was named.", hint="Give a preset's name or a GGUF file.")
     tune = tune or tune_kv

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from specdec_cli.commands.options import say
-from specdec_cli.errors import TextDiffers
+from specdec_cli.errors import TextDiffers, UsageError
 
 if TYPE_CHECKING:
     from specdec_cli.bench_report import Results
@@ -72,6 +72,29 @@ def _print_chart(results: "Results", terminal: "Terminal") -> None:
     if lines:
         print(f"\nSpeedup of {best} at temperature {best.temperature:g}; the upright line is plain decoding:")
         print("\n".join(lines))
+
+
+def drafters_side_by_side(files: list[Path], md_file: Path | None) -> None:
+    """One table of what several benchmarks measured. Raises UsageError."""
+    from specdec_cli.bench_compare import changed_facts, read_document
+    from specdec_cli.bench_report import markdown_table
+    from specdec_cli.bench_table import HEADERS, rows
+    from specdec_cli.ui.table import write_table
+    from specdec_cli.ui.terminal import Terminal
+
+    if not files:
+        raise UsageError("--table needs a file.", hint="Give what bench --json wrote, with commas between.")
+    documents = [read_document(file) for file in files]
+    found = rows(documents)
+    if md_file is not None and str(md_file) == "-":
+        print("\n".join(markdown_table(HEADERS, found)))
+    else:
+        write_table(HEADERS, found, Terminal(sys.stdout, os.environ), right="temp ms/token speedup")
+        if md_file is not None:
+            md_file.write_text("\n".join([*markdown_table(HEADERS, found), ""]), encoding="utf-8")
+            say(f"Written: {md_file}")
+    for note in {note for other in documents[1:] for note in changed_facts(documents[0], other)} - {"files differ"}:
+        say(f"Note: {note}, so these speedups are not of one machine.")
 
 
 def compare_documents(before: Path, after: Path) -> None:

@@ -1,0 +1,66 @@
+"""Drafters side by side: one row for each setting of one or several benchmarks, over all kinds of text."""
+
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from specdec_cli.costs import conditional_acceptance
+from specdec_cli.errors import UsageError
+
+HEADERS = ("target", "draft", "drafter", "temp", "kept 1st, 2nd ...", "ms/token", "per pass", "speedup", "kinds")
+MOST_POSITIONS = 4
+_NEEDED = frozenset({"tried_per_position", "kept_per_position", "draft_seconds_per_token", "n_tokens", "n_passes"})
+
+
+def rows(documents: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
+    """Of documents that `bench --json` wrote, in their order.
+
+    Chances are of each position given that all before it were kept; milliseconds are inside the drafter, the median of
+    rounds; the speedup is the median of kinds of text, with the least and the greatest beside it. Raises UsageError.
+    """
+    return [_row(document, cells) for document in documents for cells in _by_setting(document)]
+
+
+def _by_setting(document: Mapping[str, Any]) -> list[list[Mapping[str, Any]]]:
+    groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
+    for cell in document["cells"]:
+        if not cell.keys() >= _NEEDED:
+            raise UsageError(
+                "A benchmark is of an older specdec and lacks what the table needs.",
+                hint="Measure again: specdec bench ... --json FILE",
+            )
+        groups.setdefault((cell["drafter"], cell["k"], cell["p_min"], cell["temperature"]), []).append(cell)
+    return list(groups.values())
+
+
+def _row(document: Mapping[str, Any], cells: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    names = {file["role"]: file["name"] for file in document["files"]}
+    one, speedups = cells[0], [cell["speedup"] for cell in cells]
+    drafting = [cell["draft_seconds_per_token"] for cell in cells if cell["draft_seconds_per_token"] is not None]
+    return (
+        names["target"],
+        "-" if one["drafter"] in _OF_THE_TEXT else names.get("draft", "-"),
+        f"{one['drafter']} k {one['k']}" + (f" p-min {one['p_min']:g}" if one["p_min"] else ""),
+        f"{one['temperature']:g}",
+        _kept(cells),
+        f"{1000 * statistics.median(drafting):.2f}" if drafting else "-",
+        f"{sum(cell['n_tokens'] for cell in cells) / max(sum(cell['n_passes'] for cell in cells), 1):.2f}",
+        f"{statistics.median(speedups):.2f}",
+        f"{min(speedups):.2f}-{max(speedups):.2f}" if len(speedups) > 1 else one["kind"],
+    )
+
+
+_OF_THE_TEXT = frozenset({"ngram", "lookahead", "none"})
+"""Drafters that use no file, also where a draft was open."""
+
+
+def _kept(cells: Sequence[Mapping[str, Any]]) -> str:
+    tried, kept = (_summed([cell[f"{what}_per_position"] for cell in cells]) for what in ("tried", "kept"))
+    chances = conditional_acceptance(tried, kept)
+    shown = ", ".join(f"{chance:.2f}" for chance in chances[:MOST_POSITIONS])
+    return (shown or "-") + (" ..." if len(chances) > MOST_POSITIONS else "")
+
+
+def _summed(counts: Sequence[Sequence[int]]) -> list[int]:
+    longest = max(map(len, counts), default=0)
+    return [sum(of[i] for of in counts if i < len(of)) for i in range(longest)]
