@@ -17,14 +17,15 @@ Tensors = Mapping[str, NDArray[np.generic]]
 
 
 class TargetFile:
-    """A GGUF of architecture llama: its numbers, its tokenizer, its weights. Other architectures end the program."""
+    """A GGUF of architecture llama: its numbers, its tokenizer, its weights. Other architectures end the program,
+    unless nothing but the `output_only` is wanted."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, output_only: bool = False) -> None:
         self._reader = gguf.GGUFReader(path)
         self._tensors = {tensor.name: tensor for tensor in self._reader.tensors}
-        arch = self._reader.fields["general.architecture"].contents()
-        if arch != "llama":
-            raise SystemExit(f"{path.name} has the architecture {arch}; these trainings know llama.")
+        self._arch = str(self._reader.fields["general.architecture"].contents())
+        if self._arch != "llama" and not output_only:
+            raise SystemExit(f"{path.name} has the architecture {self._arch}; this training knows llama.")
         self.n_layers = self._number("block_count")
         self.n_embd = self._number("embedding_length")
         self.n_ff = self._number("feed_forward_length")
@@ -35,14 +36,14 @@ class TargetFile:
         self.epsilon = float(self._number("attention.layer_norm_rms_epsilon"))
         self.n_vocab = len(self._reader.fields["tokenizer.ggml.tokens"].data)
         self.is_tied = "output.weight" not in self._tensors
-        if "rope_freqs.weight" in self._tensors or self._has("rope.scaling.type"):
+        if not output_only and ("rope_freqs.weight" in self._tensors or self._has("rope.scaling.type")):
             raise SystemExit(f"{path.name} scales its RoPE, which these trainings do not know.")
 
     def _has(self, key: str) -> bool:
-        return f"llama.{key}" in self._reader.fields
+        return f"{self._arch}.{key}" in self._reader.fields
 
     def _number(self, key: str, default: Any = None) -> Any:
-        return self._reader.fields[f"llama.{key}"].contents() if default is None or self._has(key) else default
+        return self._reader.fields[f"{self._arch}.{key}"].contents() if default is None or self._has(key) else default
 
     def weight(self, name: str) -> NDArray[np.float32]:
         """A tensor by name, without ".weight"; `output` falls back to the embedding where it is tied."""

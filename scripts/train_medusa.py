@@ -111,7 +111,7 @@ def main() -> None:
     add_options(parser, tokens=600_000, batch=8)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    target, data = TargetFile(options.target), Data(options.data)
+    target, data = TargetFile(options.target, output_only=True), Data(options.data)
     rows = rows_for(options, data, target.n_vocab)
     output = torch.from_numpy(target.weight("output")[rows.d2t])
     heads = heads_on(target.n_embd, options.heads, options.blocks)

@@ -1,6 +1,6 @@
 """Text that a target writes itself, with what a draft or a head learns from: the data of the trainings.
 
-    python scripts/training_data.py TARGET.gguf FOLDER [--tokens 400000] [--sequences 48] [--layers 2,15,29] [--seed 0]
+    python scripts/training_data.py TARGET.gguf FOLDER [--tokens 400000] [--layers 2,15,29|none] [--seed 0]
 
 Many answers at once through llama.cpp, at temperatures of 0, 0.5 and 0.8. Each pass gives everything: the
 next tokens, their 64 likeliest alternatives, the last hidden state and the inputs of the layers named. So
@@ -108,8 +108,10 @@ class Writer:
         if llama_cpp.llama_decode(self._context, self._batch) != 0:
             sys.exit("llama.cpp could not evaluate a batch.")
         logits = np.ctypeslib.as_array(llama_cpp.llama_get_logits(self._context), (n, self._n_vocab))
-        inputs = [self._copied(layer_input(self._context, layer), n) for layer in self._layers]
-        return logits, np.stack(inputs, axis=1), self._copied(llama_cpp.llama_get_embeddings(self._context), n)
+        inputs = np.empty((n, len(self._layers), self._n_embd), np.float16)
+        for i, layer in enumerate(self._layers):
+            inputs[:, i] = self._copied(layer_input(self._context, layer), n)
+        return logits, inputs, self._copied(llama_cpp.llama_get_embeddings(self._context), n)
 
     def _copied(self, pointer: Any, n: int) -> NDArray[np.float16]:
         return np.clip(np.ctypeslib.as_array(pointer, (n, self._n_embd)), -6e4, 6e4).astype(np.float16)
@@ -248,7 +250,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--tokens", type=int, default=400_000, help="written tokens to end with")
     parser.add_argument("--sequences", type=int, default=48)
-    parser.add_argument("--layers", default="2,15,29")
+    parser.add_argument("--layers", default="2,15,29", help="none: for Medusa, and architectures that tell no inputs")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     options = parser.parse_args()
@@ -257,7 +259,7 @@ def main() -> None:
     own = [path for path in shards(options.folder) if path.name.startswith(f"shard-{options.seed}-")]
     done = sum(len(text) - text.n_prompt for path in own for text in read(path))
     number = len(own)
-    layers = tuple(int(layer) for layer in options.layers.split(","))
+    layers = () if options.layers == "none" else tuple(int(layer) for layer in options.layers.split(","))
     began, before = time.perf_counter(), done
     with LlamaModel(ModelSettings(options.target)) as model:
         writer = Writer(model, options.sequences, layers, options.threads)
