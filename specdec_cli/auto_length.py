@@ -69,6 +69,8 @@ class AutoLength:
 
     def __init__(self, learned: Learned, *, longest: int, sources: Sequence[str]) -> None:
         self.off_reason: str | None = None
+        self.left_out: str | None = None
+        """Why a source that cannot pay is not asked while another one drafts."""
         self._learned, self._costs, self._longest = learned, learned.costs, longest
         self._sources = {name: self._source(name) for name in sources}
         self._tokens_lately, self._seconds_lately = 1.0, learned.costs.plain
@@ -181,11 +183,11 @@ class AutoLength:
             return True
         self._sources[name].is_resting = True
         self._sources[name].credit = -math.inf
+        times = f"a draft token takes {1000 * each:.1f} ms and one of the target {1000 * passes[1]:.1f} ms"
         if len(self._sources) == 1:
-            self.off_reason = (
-                f"a draft token takes {1000 * each:.1f} ms and one of the target {1000 * passes[1]:.1f} ms, "
-                "so no draft can pay here"
-            )
+            self.off_reason = f"{times}, so no draft can pay here"
+        else:
+            self.left_out = f"{times}, so it cannot pay here"
         return False
 
     def _disappoints(self, source: _Source) -> bool:

@@ -123,6 +123,19 @@ def test_a_draft_that_costs_more_than_its_target_is_never_asked() -> None:
     assert not any(lengths)
     assert length.off_reason is not None
     assert "6.0 ms" in length.off_reason
+    assert length.left_out is None
+
+
+def test_where_another_source_drafts_it_is_said_why_the_dear_one_does_not() -> None:
+    length = AutoLength(
+        learned_of(MACHINES["draft dearer than its target"]), longest=LONGEST, sources=("ngram", "model")
+    )
+    length.begin(5)
+    length.observe(Round((), 0, 7, seconds=0.5))
+    assert length.next(10, 99) == LONGEST
+    assert length.worth("model") == 0
+    assert length.off_reason is None
+    assert length.left_out == "a draft token takes 6.0 ms and one of the target 3.9 ms, so it cannot pay here"
 
 
 def test_what_a_useless_draft_costs_is_bounded_by_a_few_passes() -> None:

@@ -312,6 +312,8 @@ def run(
             written = writer.write(ids)
         if isinstance(pair.drafter, MixedDrafter) and pair.drafter.gave_up is not None:
             say(f"The draft model stopped drafting ({pair.drafter.gave_up}); lookup in the text went on.")
+        elif pair.auto is not None and pair.auto.left_out is not None:
+            say(f"Only lookup in the text drafted, not the model: {pair.auto.left_out}.")
         if pair.strict is not None:
             for note in strict_notes(pair.strict.longest, pair.strict.noise, pair.strict.n_settled):
                 say(note)
