@@ -100,6 +100,7 @@ IMPORTS = {
     "plot": "bench bench_report course errors ui.clean matplotlib",
     "tune": "bench errors llama.abort pairing settings",
     "bench_compare": "errors",
+    "bench_table": "costs errors",
     "layers": "gguf numpy",
     "agreement": "costs types verify",
     "recipes": "gguf layers llama.quantize",
@@ -107,7 +108,7 @@ IMPORTS = {
     "make_draft": "agreement bench folders gguf kinds layers llama.abort llama.build llama.layers llama.quantize "
     "llama.session machine pairing plan recipes workshop",
     "replay": "costs errors",
-    "commands": "advice audit audit_report bench bench_compare bench_report chat costs derive document drafters "
+    "commands": "advice audit audit_report bench bench_compare bench_report bench_table chat costs derive document drafters "
     "drafters.mixed drafters.model errors "
     "fit folders gguf guard heads hub interrupt inventory kinds llama.abort llama.devices llama.grammar "
     "llama.log llama.model llama.quantize machine make_draft pairing plan plot presets profile prompt_cache prompts "

@@ -17,16 +17,11 @@ from specdec_cli.errors import DecodeFailed, Interrupted, ModelError, OutOfMemor
 from specdec_cli.heads import HeadFacts
 from specdec_cli.llama.abort import AbortFlag
 from specdec_cli.llama.batch import SECTIONS, RowBatch
+from specdec_cli.llama.context import CACHE_TYPES, FLASH_ATTENTION, cache_bytes_from_log
 from specdec_cli.llama.extensions import capture_last, last_address
 from specdec_cli.llama.log import log
 from specdec_cli.llama.model import LlamaModel
-from specdec_cli.llama.session import (
-    ABORTED,
-    CACHE_TYPES,
-    FLASH_ATTENTION,
-    LlamaSession,
-    cache_bytes_from_log,
-)
+from specdec_cli.llama.session import ABORTED, LlamaSession
 from specdec_cli.settings import ContextSettings
 from specdec_cli.stats import Evaluation
 from specdec_cli.tokens import Tokens

@@ -1,7 +1,6 @@
 """One sequence and its cache. `score` is handed whole token lists and evaluates only what is new."""
 
 import ctypes
-import re
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, Self
@@ -10,25 +9,19 @@ import llama_cpp
 import numpy as np
 from numpy.typing import NDArray
 
-from specdec_cli.errors import DecodeFailed, Interrupted, ModelError, OutOfMemory, SpecdecError, UsageError
+from specdec_cli.errors import DecodeFailed, Interrupted, UsageError
 from specdec_cli.llama.abort import AbortFlag
+from specdec_cli.llama.context import cache_bytes_from_log, open_context
 from specdec_cli.llama.hidden import HiddenRows
 from specdec_cli.llama.log import log
 from specdec_cli.llama.model import LlamaModel
 from specdec_cli.llama.rewind import Crop, Rewind, StartOver, Way, ways
 from specdec_cli.llama.tree import depths_of, leaf_sequences
-from specdec_cli.settings import CACHE_TYPE_BYTES, ContextSettings
+from specdec_cli.settings import ContextSettings
 from specdec_cli.stats import Evaluation
 from specdec_cli.tokens import Tokens
 from specdec_cli.types import Branches, Hidden, Logits
 
-CACHE_TYPES = {name: getattr(llama_cpp, f"GGML_TYPE_{name.upper()}", 30) for name in CACHE_TYPE_BYTES}
-# 30 is GGML_TYPE_BF16, which llama_cpp has no name for
-FLASH_ATTENTION = {
-    "auto": llama_cpp.LLAMA_FLASH_ATTN_TYPE_AUTO,
-    "on": llama_cpp.LLAMA_FLASH_ATTN_TYPE_ENABLED,
-    "off": llama_cpp.LLAMA_FLASH_ATTN_TYPE_DISABLED,
-}
 ABORTED = 2  # llama_decode's answer when the abort callback said so
 _TRIED_POSITIONS = 8  # enough for the trial below, in the smallest context
 _SAME_SHARE = 0.5
@@ -91,7 +84,7 @@ class LlamaSession:
             self._context = None
 
     def _open(self, way: Way) -> None:
-        self._context = _open_context(self._model, self._settings, self._abort, way)
+        self._context = open_context(self._model, self._settings, self._abort, way)
         self.cache_bytes = cache_bytes_from_log()
         self._memory = llama_cpp.llama_get_memory(self._context)
         self._rewinding = way.start(self._context, self._settings)
@@ -433,62 +426,5 @@ class LlamaSession:
         self.close()
 
 
-def _open_context(
-    model: LlamaModel, settings: ContextSettings, abort: AbortFlag | None, way: Way
-) -> llama_cpp.llama_context_p:
-    log.start_afresh()
-    params = llama_cpp.llama_context_default_params()
-    params.n_ctx = settings.n_ctx
-    params.n_batch = settings.n_batch
-    params.n_ubatch = settings.n_ubatch
-    n_sequences = way.n_sequences + settings.branches
-    params.n_seq_max = n_sequences
-    params.kv_unified = n_sequences > 1  # one cache of keys and values, instead of a part of it for each sequence
-    params.n_rs_seq = way.n_snapshots
-    # llama.cpp wants one row for each sequence.
-    params.n_outputs_max = max(settings.max_rows + settings.branches, n_sequences)
-    params.n_threads = params.n_threads_batch = settings.threads
-    params.pooling_type = llama_cpp.LLAMA_POOLING_TYPE_NONE  # states are those of single tokens
-    params.type_k = params.type_v = CACHE_TYPES[settings.cache_type]
-    params.flash_attn_type = FLASH_ATTENTION[settings.flash_attention]
-    # Rejected drafts and earlier turns are taken back at any distance, so the window must not forget.
-    params.swa_full = True
-    if abort is not None:
-        params.abort_callback = abort.callback
-        params.abort_callback_data = abort.data
-    context = llama_cpp.llama_init_from_model(model.handle, params)
-    if not context:
-        raise _context_error(model, settings)
-    if not llama_cpp.llama_get_memory(context):  # BERT and its kin: there is no sequence to continue
-        llama_cpp.llama_free(context)
-        raise ModelError(
-            f"{model.path.name} is an embedding model; it cannot write text token by token.",
-            hint="Use a decoder-only language model.",
-        )
-    return context
-
-
-def _context_error(model: LlamaModel, settings: ContextSettings) -> SpecdecError:
-    reason = log.reason() or "no reason given"
-    if ("cache" in reason and "type" in reason) or "flash_attn" in reason:
-        return UsageError(
-            f"{model.path.name} cannot have a cache of type {settings.cache_type}: {reason}.",
-            hint="Use another --kv (--kv-draft for the draft), f16 always works; quantized ones need --flash-attn on.",
-        )
-    return OutOfMemory(
-        f"llama.cpp could not make a context of {settings.n_ctx} tokens for {model.path.name}: {reason}.",
-        hint="Use a smaller --ctx, or a smaller cache type (--kv q8_0).",
-    )
-
-
 def _bytes_of(data: NDArray[np.uint8]) -> Any:
     return data.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
-
-
-_CACHE_SIZE = re.compile(r"(?:llama_kv_cache|llama_memory_recurrent)\S*: +size = +([\d.]+) MiB")
-
-
-def cache_bytes_from_log() -> int:
-    """What llama.cpp says it took for keys, values and states: a sliding window has two caches."""
-    sizes = [float(found[1]) for line in log.lines if (found := _CACHE_SIZE.search(line))]
-    return int(sum(sizes) * 2**20)
