@@ -108,8 +108,8 @@ IMPORTS = {
     "make_draft": "agreement bench folders gguf kinds layers llama.abort llama.build llama.layers llama.quantize "
     "llama.session machine pairing plan recipes workshop",
     "replay": "costs errors",
-    "commands": "advice audit audit_report bench bench_compare bench_report bench_table chat costs derive document drafters "
-    "drafters.mixed drafters.model errors "
+    "commands": "advice audit audit_report bench bench_compare bench_report bench_table chat costs derive "
+    "document drafters drafters.mixed drafters.model errors "
     "fit folders gguf guard heads hub interrupt inventory kinds llama.abort llama.devices llama.grammar "
     "llama.log llama.model llama.quantize machine make_draft pairing plan plot presets profile prompt_cache prompts "
     "pull recipes replay resolve rules running sampling settings store trace tune ui.check_report ui.clean "
