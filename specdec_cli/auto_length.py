@@ -26,11 +26,13 @@ _SELECTION = 1.1
 """By so much choosing a length for each round may beat the best of the fixed lengths."""
 _ALLOWANCE = 0.01
 _UNMINDED_LOSS, _DOUBLING_LOSS = 1.0, 4.0
-"""Passes of one token that an answer may have lost before lookup has to promise more, and how many more double the
+"""Passes of one token that lookup may have cost an answer before it has to promise more, and how many more double the
 price of time for it, which is the most: it is never rested, and bad luck with it is often a text unlike the others."""
 _FIRST_CREDIT, _NEXT_CREDIT, _MOST_CREDIT = 4.0, 1.0, 16.0
 """Passes of one token that may be lost on a source before anything was gained, for the first answer and for later
 ones, and that can be saved up."""
+_SAVED_GAIN = 2.0
+"""Passes that lookup gained earlier in an answer and may lose again before that counts."""
 _PROBE_ROUNDS = 3
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 8, 64
 """Rounds between two probes: twice as many after each, until one led to something."""
@@ -59,6 +61,7 @@ class _Source:
     rounds: int = 0
     tokens: float = 0.0
     seconds: float = 0.0
+    lost: float = 0.0  # in this answer, against plain decoding, in passes of one token
 
 
 class AutoLength:
@@ -75,7 +78,6 @@ class AutoLength:
         self._sources = {name: self._source(name) for name in sources}
         self._tokens_lately, self._seconds_lately = 1.0, learned.costs.plain
         self._n_tokens = self._room = self._written = 0
-        self._gained = 0.0  # in this answer, over plain decoding, in passes of one token
         self._most = longest
         self._is_asked = False
         self._turn = next(iter(self._sources))
@@ -90,7 +92,8 @@ class AutoLength:
     def _begin(self) -> None:
         self._source_chances = self._learned.of(self._turn)
         self._each = self._costs.draft_token(self._turn)
-        self._rate = self._reachable_rate() * self._caution()
+        self._rate = self._reachable_rate()
+        self._price_of_time = self._rate * self._caution()
         self._confidences: list[float | None] = []
         self._reached = 1.0  # chance that all draft tokens so far are kept
         self._value = [0.0]  # of ending the draft after i tokens, over that of no draft; drafting them is paid
@@ -121,14 +124,16 @@ class AutoLength:
         """What time counts for where nothing is ever rested, from 1 to 2, by what was lost."""
         if not self._is_free(self._turn):
             return 1.0
-        return 1.0 + min(max(-self._gained - _UNMINDED_LOSS, 0.0) / _DOUBLING_LOSS, 1.0)
+        lost = self._sources[self._turn].lost
+        return 1.0 + min(max(lost - _UNMINDED_LOSS, 0.0) / _DOUBLING_LOSS, 1.0)
 
     def begin(self, n_prompt: int) -> None:
         """What an answer that was broken off left undone is forgotten; of a shorter text nothing was read yet."""
         self.off_reason = None
-        self._is_asked, self._written, self._gained = False, 0, 0.0
-        if n_prompt < self._n_tokens:
-            for source in self._sources.values():
+        self._is_asked, self._written, self.left_out = False, 0, None
+        for source in self._sources.values():
+            source.lost = 0.0
+            if n_prompt < self._n_tokens:
                 source.known = 0
         self._n_tokens = n_prompt
         self._begin()
@@ -226,7 +231,7 @@ class AutoLength:
         self._confidences.append(confidence)
         n, passes = len(self._confidences), self._costs.passes
         self._reached *= self._source_chances.of(confidence)
-        self._value.append(self._value[-1] + self._reached - self._rate * (passes[n + 1] - passes[n]))
+        self._value.append(self._value[-1] + self._reached - self._price_of_time * (passes[n + 1] - passes[n]))
         if n >= self._most or self._reached < _UNLIKELY:
             return False
         if self._is_free(self._turn):  # what is not worth verifying is dropped at no cost
@@ -273,7 +278,6 @@ class AutoLength:
         """Time and tokens: lately, of the source, and what probes may cost."""
         n, plain = len(round_.tokens), self._costs.plain
         seconds = min(round_.seconds, 4 * (self._costs.passes[len(round_.drafted) + 1] + round_.draft_seconds))
-        self._gained += n - seconds / plain if plain else 0.0
         self._tokens_lately += _RATE_STEP * (n - self._tokens_lately)
         self._seconds_lately += _RATE_STEP * (seconds - self._seconds_lately)
         for name, source in self._sources.items():
@@ -284,6 +288,9 @@ class AutoLength:
                 source.tokens += step * (n - source.tokens)
                 source.seconds += step * (seconds - source.seconds)
                 source.credit += n * plain - seconds
+                if plain:  # by what such passes cost, so that whatever else took time is not its fault
+                    lost = source.lost + self._costs.passes[len(round_.drafted) + 1] / plain - n
+                    source.lost = max(lost, -_SAVED_GAIN)
                 if source.rounds >= _PATIENCE:
                     source.pause = _SHORTEST_PAUSE
             else:

@@ -196,6 +196,44 @@ def test_an_answer_that_lost_by_lookup_wants_more_of_it_and_the_next_one_does_no
     assert kept(length, 0.7) == 4
 
 
+def test_what_lookup_lost_does_not_put_the_model_to_rest() -> None:
+    learned = learned_of(Machine.measured(GPU | {1: 4.0, 2: 5.0}, 1.6))
+    learned.costs.set_drafting("ngram", 0.0, 0.0)
+    for i in range(100):
+        learned.of("model").saw(0.8, i % 3, kept=i % 5 < 4)
+    length = AutoLength(learned, longest=LONGEST, sources=("ngram", "model"))
+    length.begin(5)
+    length.has_read("model", 9)
+    length.observe(Round((), 0, 7, seconds=0.5))
+    length.next(10, 99)
+    length.turn("ngram")
+    before = length.worth("model")
+    assert before > 0
+    for _ in range(5):
+        length.next(10, 99)
+        length.turn("ngram")
+        length.more(0.9)
+        length.observe(Round((1, 2, 3, 4), 0, 7, k=4, verify_seconds=0.010, seconds=0.010, source="ngram"))
+    length.has_read("model", 9)
+    length.next(10, 99)
+    length.turn("ngram")
+    assert length._caution() > 1.5
+    assert length.worth("model") == pytest.approx(before, rel=0.25)
+
+
+def test_a_slow_screen_and_noisy_passes_are_not_what_lookup_lost() -> None:
+    rng = np.random.default_rng(1)
+    length = AutoLength(learned_of(Machine.measured(GPU | {1: 4.0}, 0.0)), longest=LONGEST, sources=("ngram",))
+    length.begin(5)
+    length.observe(Round((), 0, 7, seconds=0.5))
+    for i in range(300):
+        length.next(10 + i, 99)
+        length.more(0.02)
+        took = 0.004 * float(np.exp(0.25 * rng.normal()))
+        length.observe(Round((), 0, 7, k=15, verify_seconds=took, seconds=2 * took))
+    assert length._caution() == 1
+
+
 def test_what_was_dropped_is_learned_from_where_the_target_told_its_own_token() -> None:
     for own, kept in ((9, True), (8, False)):
         learned = learned_of(MACHINES["Q4_0, 3-layer draft"])
