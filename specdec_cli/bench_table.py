@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from specdec_cli.costs import conditional_acceptance
+from specdec_cli.drafters import sources
 from specdec_cli.errors import UsageError
 
 HEADERS = ("target", "draft", "drafter", "temp", "kept 1st, 2nd ...", "ms/token", "per pass", "speedup", "kinds")
@@ -39,7 +40,7 @@ def _row(document: Mapping[str, Any], cells: Sequence[Mapping[str, Any]]) -> tup
     drafting = [cell["draft_seconds_per_token"] for cell in cells if cell["draft_seconds_per_token"] is not None]
     return (
         names["target"],
-        "-" if one["drafter"] in _OF_THE_TEXT else names.get("draft", "-"),
+        _file(one["drafter"], names),
         f"{one['drafter']} k {one['k']}" + (f" p-min {one['p_min']:g}" if one["p_min"] else ""),
         f"{one['temperature']:g}",
         _kept(cells),
@@ -50,8 +51,14 @@ def _row(document: Mapping[str, Any], cells: Sequence[Mapping[str, Any]]) -> tup
     )
 
 
-_OF_THE_TEXT = frozenset({"ngram", "lookahead", "none"})
-"""Drafters that use no file, also where a draft was open."""
+_ROLES = {"medusa": "heads", "ngram": "", "lookahead": "", "none": ""}
+"""Which file a source drafts with, if it is not the draft; "" for none, also where a draft was open."""
+
+
+def _file(drafter: str, names: Mapping[str, str]) -> str:
+    """The file that a drafter reads, of those of the benchmark."""
+    roles = [_ROLES.get(source, "draft") for source in sources(drafter)]
+    return next((names[role] for role in roles if role in names), "-")
 
 
 def _kept(cells: Sequence[Mapping[str, Any]]) -> str:

@@ -366,12 +366,12 @@ def facts_of(pair: "Pair", request: "PairRequest", more: dict[str, Any]) -> dict
         "free_memory_bytes": available_memory(),
         "gpus": [device.name for device in gpu_devices()],
     }
-    models = [("target", pair.target)] + ([("draft", pair.draft)] if pair.draft is not None else [])
+    files = [("target", request.target), ("draft", request.draft), ("heads", request.head)]
     return {
         "date": datetime.now().astimezone().isoformat(timespec="seconds"),
         "machine": machine,
         "versions": versions(),
-        "files": [_file(role, opened.model.path) for role, opened in models],
+        "files": [_file(role, path) for role, path in files if path is not None],
         "command": shlex.join(["specdec", *sys.argv[1:]]),
         "settings": plain({**asdict(request), **more}),
     }

@@ -42,24 +42,25 @@ class HeadDrafter:
         probs: list[Distribution] = []
         row = self._head.start(context, end - start)
         while True:
-            drawn = self._draw(row, context, start)
+            taught = self._head.confidence
+            wants_confidence = more is not to_the_end and taught is None
+            drawn = self._draw(row, context, start, wants_confidence=wants_confidence)
             if drawn is None or (self._p_min > 0 and self._is_unsure(row, context, drawn)):
                 break
             context = context.then((drawn.token,))
             if drawn.q is not None:
                 probs.append(drawn.q)
-            taught = self._head.confidence
             wants_more = more(drawn.confidence if taught is None else taught)
             if not wants_more or drawn.token in self._end_tokens or len(context) == end:
                 break
             row = self._head.advance(drawn.token)
         return Draft(tuple(context[start:]), probs=tuple(probs) if probs else None)
 
-    def _draw(self, row: Row, context: Sequence[int], start: int) -> Drawn | None:
+    def _draw(self, row: Row, context: Sequence[int], start: int, *, wants_confidence: bool) -> Drawn | None:
         """The head's token; None if nothing is left of the row where it is one of numbers. Raises DecodeFailed."""
         checked(row)
         try:
-            return self._rule.draw(row, context, start)
+            return self._rule.draw(row, context, start, wants_confidence=wants_confidence)
         except DecodeFailed:
             return None
 

@@ -44,8 +44,9 @@ class MedusaDrafter:
     def _continue(self, context: Tokens, state: Hidden, k: int, more: More) -> Draft:
         start = len(context)
         probs: list[Distribution] = []
+        wants_confidence = more is not to_the_end
         for row in self._heads.rows(state, k):
-            token, q, confidence = self._rule.draw(row, context, start)
+            token, q, confidence = self._rule.draw(row, context, start, wants_confidence=wants_confidence)
             context = context.then((token,))
             if q is not None:
                 probs.append(q)
