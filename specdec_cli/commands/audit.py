@@ -134,7 +134,7 @@ def audit(
         except KeyboardInterrupt:
             say("Stopped: these are the results so far.")
         more = {"tokens": tokens, "max_tokens": n_each, "draws": draws, "places": places, "budget_minutes": budget}
-        facts = facts_of(pair, request, more)
+        facts = facts_of(request, more)
     _report(auditing, facts, tokens, json_file)
 
 

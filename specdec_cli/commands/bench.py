@@ -186,7 +186,7 @@ def bench(
         )
         is_whole = _measure(measuring, tasks, settings, repeats, 60 * budget * (MEASURED_SHARE if tune else 1))
         abort.clear()
-        results = _results(measuring, curves, facts_of(pair, request, {"max_tokens": n, "repeats": repeats}))
+        results = _results(measuring, curves, facts_of(request, {"max_tokens": n, "repeats": repeats}))
         profile = None
         if tune and is_whole:
             try:
@@ -352,7 +352,7 @@ def _results(measuring: "Bench", curves: "Sequence[CostCurve]", facts: dict[str,
     return Results(measuring.cells, tuple(curves), facts)
 
 
-def facts_of(pair: "Pair", request: "PairRequest", more: dict[str, Any]) -> dict[str, Any]:
+def facts_of(request: "PairRequest", more: dict[str, Any]) -> dict[str, Any]:
     """Everything that a figure depends on."""
     from dataclasses import asdict
 
