@@ -229,6 +229,66 @@ def test_a_used_head_says_what_a_new_one_says(folder: Path, name: str) -> None:
     assert one.head.n_evaluated > 0
 
 
+@pytest.mark.parametrize("name", ["eagle3", "mtp", "dflash", "dflash2", "dspark"])
+def test_a_head_with_a_kept_state_says_what_one_that_read_all_says(folder: Path, name: str) -> None:
+    """After the same text, one that goes on, one that ends early, and one that parts from it."""
+    with bed(*RANDOM[name](folder)) as one:
+        one.write(WARM, 4)
+        n = len(PROMPT) - 1
+        kept = one.target.snapshot(n), one.head.snapshot(n)
+        assert [tokens for tokens, _ in kept] == [PROMPT[:n]] * 2
+        for tokens in ([*PROMPT, 7], [*PROMPT, *range(30, 170)], PROMPT[:50], [*PROMPT[:40], *range(90, 100)]):
+            target, head = one.open()
+            assert target.restore(*kept[0])
+            assert head.restore(*kept[1])
+            restored = rows_after(head, tokens, [5, 9, 11])
+            n_known = min(len(tokens) - 1, 40 if tokens[-1] == 99 else n)
+            assert target.n_evaluated == len(tokens) - 1 - (n_known - 1), "the last token they share is read again"
+            assert head.n_evaluated < len(tokens) - n_known + 10
+            target.close()
+            head.close()
+            target, head = one.open()
+            whole = rows_after(head, tokens, [5, 9, 11])
+            target.close()
+            head.close()
+            np.testing.assert_array_equal(np.isfinite(restored), np.isfinite(whole))
+            np.testing.assert_allclose(
+                np.where(np.isfinite(whole), restored, 0), np.where(np.isfinite(whole), whole, 0), atol=0.06
+            )
+
+
+def test_a_state_that_is_not_accepted_leaves_a_new_head(folder: Path) -> None:
+    with bed(*RANDOM["eagle3"](folder)) as one:
+        rounds = one.write(WARM, 4)
+        n = len(PROMPT) - 1
+        (tokens, state), (_, draft_state) = one.target.snapshot(n), one.head.snapshot(n)
+        for bad_tokens, bad_state in ((tokens, draft_state[:-8]), (tokens[:-1], draft_state), (tokens, state)):
+            one.target, one.head = one.open()
+            assert one.target.restore(tokens, state)
+            assert not one.head.restore(bad_tokens, bad_state)
+            again = one.write(WARM, 4)
+            assert text(again) == text(rounds)
+            assert counts(again)[0] > 25
+            assert one.head._begin == n - 1
+            assert one.head.snapshot(n) == ([], pytest.approx([])), "it does not know the beginning"
+
+
+def test_a_head_that_was_not_asked_reads_before_its_state_is_kept(folder: Path) -> None:
+    with bed(*RANDOM["eagle3"](folder)) as one:
+        one.write(WARM, 0)
+        assert one.head.n_evaluated < len(PROMPT)
+        n = len(PROMPT) - 1
+        one.target.snapshot(n)
+        tokens, _ = one.head.snapshot(n)
+        assert tokens == PROMPT[:n]
+        abort = AbortFlag()
+        one.target, one.head = one.open(abort)
+        one.write(WARM, 0)
+        abort.set(2)
+        one.target.snapshot(n)
+        assert len(one.head.snapshot(n)[0]) < n, "nothing is read once Ctrl-C was pressed"
+
+
 def test_a_head_that_was_not_asked_for_long_keeps_up_in_little_memory(folder: Path) -> None:
     with bed(*RANDOM["eagle3"](folder)) as one:
         one.target.score(PROMPT[:3], 1)

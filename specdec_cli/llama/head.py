@@ -7,6 +7,7 @@ for, and those of rejected tokens never, is ours.
 import ctypes
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, Self
 
 import llama_cpp
@@ -22,6 +23,7 @@ from specdec_cli.llama.extensions import capture_last, last_address
 from specdec_cli.llama.log import log
 from specdec_cli.llama.model import LlamaModel
 from specdec_cli.llama.session import ABORTED, LlamaSession
+from specdec_cli.llama.state import put_state, take_state
 from specdec_cli.settings import ContextSettings
 from specdec_cli.stats import Evaluation
 from specdec_cli.tokens import Tokens
@@ -38,7 +40,7 @@ class LlamaHead:
     afresh. It then knows the text only from there on, which costs acceptance and nothing else.
     """
 
-    can_rewind = True
+    can_rewind = can_crop = True
 
     def __init__(
         self,
@@ -103,6 +105,27 @@ class LlamaHead:
     def score(self, tokens: Sequence[int], n_last: int) -> Logits:  # noqa: ARG002  (the protocol's names)
         """As a model gives it, of the last token alone, shape [1, n_vocab]: what the head says after a text."""
         return self.start(tokens, 1)[np.newaxis]
+
+    def snapshot(self, n: int) -> tuple[list[int], NDArray[np.uint8]]:
+        """The first `n` tokens, or fewer, and the state [bytes] after reading them, which is all but the last of them.
+
+        What the target has evaluated of them is read first; what was read beyond them is dropped. No tokens if the
+        head does not know their beginning.
+        """
+        if self._end < n - 1:
+            with suppress(Interrupted):
+                self._keep_up(self._target.cached)
+        if self._begin > 0 or not self._crop(min(n - 1, self._end)):
+            return [], np.empty(0, np.uint8)
+        return self._tokens[: self._end + 1], take_state(self._context)
+
+    def restore(self, tokens: Sequence[int], state: NDArray[np.uint8]) -> bool:
+        """Take up the `state` [bytes] that a snapshot of `tokens` had; if it is not accepted the head is a new one."""
+        n_read = len(tokens) - 1
+        is_accepted = put_state(self._context, state, self._offset, n_read - 1 + self._offset)
+        self._tokens = Tokens(tokens if is_accepted else ())
+        self._begin, self._end = 0, n_read if is_accepted else 0
+        return is_accepted
 
     def _read(self, tokens: Tokens, start: int, stop: int, *, wanted: bool) -> None:
         """Take in the rows of the text's positions `start` to `stop`, one batch at most."""

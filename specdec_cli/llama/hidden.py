@@ -64,6 +64,10 @@ class HiddenRows:
         self._n = max(min(self._n, length - self.first), 0)
         self.first = min(self.first, length)
 
+    def begin(self, position: int) -> None:
+        """The cache now holds the tokens before `position`, and none of their rows are known."""
+        self.first, self._n = position, 0
+
     def from_before(self, length: int) -> int:
         """How much of a cache to keep when `length` tokens could stay.
 

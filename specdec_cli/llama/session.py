@@ -3,7 +3,7 @@
 import ctypes
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Self
+from typing import Self
 
 import llama_cpp
 import numpy as np
@@ -16,6 +16,7 @@ from specdec_cli.llama.hidden import HiddenRows
 from specdec_cli.llama.log import log
 from specdec_cli.llama.model import LlamaModel
 from specdec_cli.llama.rewind import Crop, Rewind, StartOver, Way, ways
+from specdec_cli.llama.state import put_state, take_state
 from specdec_cli.llama.tree import depths_of, leaf_sequences
 from specdec_cli.settings import ContextSettings
 from specdec_cli.stats import Evaluation
@@ -261,6 +262,11 @@ class LlamaSession:
         return self._captured
 
     @property
+    def cached(self) -> Sequence[int]:
+        """The tokens whose state is in memory."""
+        return self._cached
+
+    @property
     def handle(self) -> llama_cpp.llama_context_p:
         """llama.cpp's pointer, for a head that shares this model's tensors."""
         return self._context
@@ -279,12 +285,9 @@ class LlamaSession:
 
         Only for a memory that can be cropped.
         """
-        self._rewind(n)
-        # Of all sequences, that is of one: asked for by its number, llama.cpp leaves out what a sliding window has
-        # passed, which a shorter prompt needs again.
-        state = np.empty(llama_cpp.llama_state_seq_get_size(self._context, -1), np.uint8)
-        written = llama_cpp.llama_state_seq_get_data(self._context, _bytes_of(state), len(state), -1)
-        return list(self._cached), state[:written]
+        if n < len(self._cached):
+            self._go_back(n, distance=len(self._cached) - n)
+        return list(self._cached), take_state(self._context)
 
     def restore(self, tokens: Sequence[int], state: NDArray[np.uint8]) -> bool:
         """Take up the `state` [bytes] that a snapshot of `tokens` had; whether llama.cpp accepted it.
@@ -292,14 +295,12 @@ class LlamaSession:
         Whatever was cached before is gone.
         """
         self._clear()
-        # As sequence 0: the state of a whole context is put where the next tokens would overwrite it.
-        done = llama_cpp.llama_state_seq_set_data(self._context, _bytes_of(state), len(state), 0)
-        ends = llama_cpp.llama_memory_seq_pos_min, llama_cpp.llama_memory_seq_pos_max
-        if done != len(state) or [end(self._memory, 0) for end in ends] != [0, len(tokens) - 1]:
-            self._clear()
+        if not put_state(self._context, state, 0, len(tokens) - 1):
             return False
         self._asked = Tokens(tokens)
         self._cached = list(tokens)
+        if self._captured is not None:
+            self._captured.begin(len(tokens))
         return True
 
     def forget(self) -> None:
@@ -424,7 +425,3 @@ class LlamaSession:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _bytes_of(data: NDArray[np.uint8]) -> Any:
-    return data.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
