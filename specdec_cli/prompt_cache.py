@@ -2,7 +2,8 @@
 
 A file holds the state of one model after one list of tokens, with a key that says what it is good for and a
 checksum, so that nothing is handed to llama.cpp but what was once taken from the same model under the same
-settings. The draft's state lies beside the target's, under the same name with `.draft` behind it.
+settings. The state of the draft, or of a trained head, lies beside the target's, under the same name with `.draft`
+behind it.
 """
 
 import hashlib
@@ -36,7 +37,7 @@ class Unusable(Exception):
     """Why a prompt cache is of no use here."""
 
 
-def key_of(opened: OpenModel) -> dict[str, str]:
+def key_of(opened: OpenModel | OpenHead) -> dict[str, str]:
     """All that a state depends on beside the tokens: the weights, the numbers' types, who computes."""
     return {
         "model": opened.model.path.name,
@@ -144,13 +145,13 @@ class PromptCache:
     def __init__(self, file: Path, pair: Pair, *, writes: bool, say: Say) -> None:
         # A link stays a link: what it points to is replaced.
         file = Path(os.path.realpath(file))
-        self._models = {file: pair.target}
-        if isinstance(pair.draft, OpenHead):
-            self._models = {}
-            say("--prompt-cache does nothing with a trained head, which reads states that are not kept.")
-        elif pair.draft is not None:
+        self._models: dict[Path, OpenModel | OpenHead] = {file: pair.target}
+        if pair.draft is not None:
             self._models[_beside(file)] = pair.draft
         self._keys = {path: key_of(opened) for path, opened in self._models.items()}
+        if isinstance(pair.draft, OpenHead):  # what it has read are the target's states
+            own, target = self._keys[_beside(file)], self._keys[file]
+            self._keys[_beside(file)] = {name: f"{own[name]}, target: {target[name]}" for name in own}
         self._held: dict[Path, list[int]] = {}
         self._writes = writes
         self._say = say
@@ -167,6 +168,11 @@ class PromptCache:
                 )
             elif path.is_file() and path.stat().st_size > 0:
                 n_bytes += self._load(path, opened)
+            if self._is_new_head(path, opened):
+                self._say(
+                    "The head has not read what is in the prompt cache, so that less of its drafts may be accepted. "
+                    "In a new file what it reads is kept as well."
+                )
         if self._held:
             n = max(map(len, self._held.values()))
             took = time.perf_counter() - began
@@ -174,17 +180,21 @@ class PromptCache:
 
     @property
     def n_draft_tokens(self) -> int:
-        """Tokens that the draft model was given."""
+        """Tokens that the draft model or head was given."""
         return max((len(tokens) for path, tokens in self._held.items() if path.name.endswith(_DRAFT)), default=0)
 
-    def _load(self, path: Path, opened: OpenModel) -> int:
+    def _is_new_head(self, path: Path, opened: OpenModel | OpenHead) -> bool:
+        """Whether it will not read the beginning of the text, which the target knows already."""
+        return isinstance(opened, OpenHead) and bool(self._held) and path not in self._held
+
+    def _load(self, path: Path, opened: OpenModel | OpenHead) -> int:
         try:
             tokens, state = fetch(path, self._keys[path], opened.session.n_ctx)
             if not opened.session.restore(tokens, state):
                 raise Unusable("was not accepted by llama.cpp")
         except (Unusable, OSError) as error:
             reason = f"cannot be read ({error.strerror})" if isinstance(error, OSError) else error
-            then = " and will be replaced" if self._writes else ""
+            then = " and will be replaced" if self._writes and not self._is_new_head(path, opened) else ""
             self._say(f"{path.name} {reason}: it is not used{then}.")
             return 0
         self._held[path] = tokens

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 from cli import HEADS, N_VOCAB, Done, Models, json_inside
+from heads import write_dflash, write_eagle3, write_mtp
 from medusa import heads_of, write_safetensors
-from planted import BYTES, N_SPECIAL, disturbed, random_chain, write_planted
+from planted import BYTES, N_SPECIAL, disturbed, random_chain, write_planted, write_tiny_hybrid
 
 from specdec_cli.llama.model import LlamaModel
 from specdec_cli.llama.session import LlamaSession
@@ -249,6 +250,137 @@ def test_who_drafts_without_a_model_uses_one_cache(
             assert done.stats["drafted"] == without[reader].stats["drafted"]
             assert ("written" in done.err) == (done.stats["target_read_tokens"] > 0)
         assert done.stats["target_read_tokens"] == 0
+
+
+UNCUT = ("--top-k", 0, "--top-p", 1, "--min-p", 0)
+HEAD_KINDS: dict[str, Callable[[Path], tuple[Path, Path | str]]] = {
+    "eagle3": lambda d: (with_layers(d), write_eagle3(d / "eagle3.gguf", N_VOCAB)),
+    "mtp": lambda d: (write_mtp(d / "mtp.gguf", CHAIN, mixing=1.0), "mtp"),
+    "mtp beside": lambda d: (
+        write_mtp(d / "trunk.gguf", CHAIN, mixing=1.0, part="trunk"),
+        write_mtp(d / "mtp-head.gguf", CHAIN, mixing=1.0, part="head"),
+    ),
+    "dflash": lambda d: (with_layers(d), write_dflash(d / "dflash.gguf", N_VOCAB)),
+    "dflash2": lambda d: (with_layers(d), write_dflash(d / "dflash2.gguf", N_VOCAB, "dflash2")),
+    "dspark": lambda d: (with_layers(d), write_dflash(d / "dspark.gguf", N_VOCAB, "dspark")),
+}
+
+
+def with_layers(folder: Path, seed: int = 5) -> Path:
+    return write_planted(folder / "three.gguf", CHAIN, mixing=1.0, n_head=HEADS, seed=seed, n_layers=3)
+
+
+def with_head(target: Path, head: Path | str, *more: object) -> tuple[object, ...]:
+    """At a temperature at which a head that knows nothing is right at times."""
+    return target, "--draft", head, "-n", 48, "-k", 4, "--seed", 1, "--raw", "--temp", 4, *UNCUT, *more
+
+
+def same(done: Done, expected: Done) -> bool:
+    """Whether the text is the same, and as many tokens were drafted and accepted."""
+    names = "drafted", "accepted"
+    ids = [one.document["token_ids"] for one in (done, expected)]
+    return ids[0] == ids[1] and [done.stats[name] for name in names] == [expected.stats[name] for name in names]
+
+
+@pytest.mark.parametrize("kind", HEAD_KINDS)
+def test_a_trained_head_keeps_what_it_has_read(tmp_path: Path, kind: str) -> None:
+    pair, cache = with_head(*HEAD_KINDS[kind](tmp_path)), tmp_path / "p.cache"
+    without = run(pair, PROMPT)
+    n = without.document["prompt_tokens"]
+    assert without.stats["accepted"] > 0 or kind == "dflash2", "of its four best none is right"
+
+    first = run(pair, PROMPT, "--prompt-cache", cache)
+    assert same(first, without)
+    assert f"Prompt cache: {n - 1} tokens" in first.err
+    before = [path.read_bytes() for path in (cache, tmp_path / "p.cache.draft")]
+
+    second = run(pair, PROMPT, "--prompt-cache", cache)
+    assert same(second, without)
+    assert second.stats["target_read_tokens"] == 1, "the head needs a state of it"
+    assert "loaded" in second.err
+    assert "written" not in second.err
+    assert "has not read" not in second.err
+    assert before == [path.read_bytes() for path in (cache, tmp_path / "p.cache.draft")]
+
+    other = PROMPT[: len(PROMPT) // 2] + "Or so they said."
+    without = run(pair, other)
+    third = run(pair, other, "--prompt-cache", cache)
+    assert same(third, without)
+    assert 0 < third.stats["target_read_tokens"] < without.stats["target_read_tokens"] / 2
+    assert "p.cache.draft holds another prompt of at least this length, and stays as it is" in third.err
+
+    longer = PROMPT + "And then one day, someone knocked."
+    without = run(pair, longer)
+    for n_read in (without.document["prompt_tokens"] - n + 1, 1):
+        done = run(pair, longer, "--prompt-cache", cache)
+        assert same(done, without)
+        assert done.stats["target_read_tokens"] == n_read
+    assert before[1] != (tmp_path / "p.cache.draft").read_bytes()
+
+
+def test_a_head_without_its_file_starts_afresh(tmp_path: Path) -> None:
+    target, head = HEAD_KINDS["eagle3"](tmp_path)
+    pair, cache, beside = with_head(target, head), tmp_path / "p.cache", tmp_path / "p.cache.draft"
+    expected = run(pair, PROMPT, "--prompt-cache", cache)
+    good = beside.read_bytes()
+    for spoil, reason in (
+        (flip, "p.cache.draft is damaged: it is not used."),
+        (lambda path: path.write_bytes(cache.read_bytes()), "p.cache.draft was made with another model"),
+        (lambda path: path.unlink(), ""),
+    ):
+        spoil(beside)
+        spoilt = beside.read_bytes() if beside.exists() else None
+        done = run(pair, PROMPT, "--prompt-cache", cache)
+        assert done.document["token_ids"] == expected.document["token_ids"]
+        assert done.stats["drafted"] > 0
+        assert reason in done.err
+        assert "The head has not read what is in the prompt cache" in done.err
+        assert done.stats["target_read_tokens"] == 1
+        assert (beside.read_bytes() if beside.exists() else None) == spoilt, "of the beginning it knows nothing"
+        beside.write_bytes(good)
+
+    flip(cache)
+    done = run(pair, PROMPT, "--prompt-cache", cache)
+    assert same(done, expected)
+    assert "The head has not read" not in done.err
+    assert done.stats["target_read_tokens"] == expected.stats["target_read_tokens"]
+
+
+def test_a_heads_file_belongs_to_the_head_and_the_target(tmp_path: Path) -> None:
+    target, head = HEAD_KINDS["eagle3"](tmp_path)
+    cache = tmp_path / "p.cache"
+    run(with_head(target, head), PROMPT, "--prompt-cache", cache)
+
+    other = write_eagle3(tmp_path / "other" / Path(head).name, N_VOCAB, seed=1)
+    expected = run(with_head(target, other), PROMPT)
+    done = run(with_head(target, other), PROMPT, "--prompt-cache", cache)
+    assert done.document["token_ids"] == expected.document["token_ids"]
+    assert "p.cache.draft was made with another weights: it is not used." in done.err
+    assert done.stats["target_read_tokens"] == 1
+
+    tuned = with_layers(tmp_path / "other", seed=6)
+    expected = run(with_head(tuned, head), PROMPT)
+    done = run(with_head(tuned, head), PROMPT, "--prompt-cache", cache)
+    assert same(done, expected)
+    for file in ("p.cache", "p.cache.draft"):
+        assert f"{file} was made with another weights: it is not used and will be replaced." in done.err
+    assert same(run(with_head(tuned, head), PROMPT, "--prompt-cache", cache), expected)
+
+    lookup = run((tuned, "--draft", "ngram", *with_head(tuned, head)[3:]), PROMPT, "--prompt-cache", cache)
+    assert lookup.document["token_ids"] == expected.document["token_ids"]
+    assert lookup.stats["target_read_tokens"] == 0
+
+
+def test_a_head_beside_a_hybrid_target_keeps_its_own_state_alone(tmp_path: Path) -> None:
+    hybrid = write_tiny_hybrid(tmp_path / "hybrid.gguf", seed=5, n_vocab=N_VOCAB)
+    pair = with_head(hybrid, write_eagle3(tmp_path / "head.gguf", N_VOCAB, layers=(0, 1, 1)))
+    without = run(pair, PROMPT)
+    for _ in range(2):
+        done = run(pair, PROMPT, "--prompt-cache", tmp_path / "p.cache")
+        assert same(done, without)
+        assert "--prompt-cache does nothing for hybrid.gguf" in done.err
+    assert "loaded" in done.err
+    assert [path.name for path in tmp_path.glob("p.cache*")] == ["p.cache.draft"]
 
 
 def test_a_recurrent_model_has_no_use_for_it(tmp_path: Path) -> None:

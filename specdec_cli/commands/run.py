@@ -170,7 +170,7 @@ def run(
     from specdec_cli.llama.abort import AbortFlag
     from specdec_cli.llama.grammar import gbnf_of_schema
     from specdec_cli.llama.log import log as llama_log
-    from specdec_cli.pairing import open_pair
+    from specdec_cli.pairing import open_pair, own_name
     from specdec_cli.plan import PairRequest
     from specdec_cli.prompt_cache import PromptCache, check_file
     from specdec_cli.prompts import argument_text, conversation, prompt_text
@@ -298,7 +298,7 @@ def run(
             kept = PromptCache(prompt_cache, pair, writes=not prompt_cache_ro, say=say)
             kept.load()
             if pair.auto is not None:
-                pair.auto.has_read(ModelDrafter.name, kept.n_draft_tokens)
+                pair.auto.has_read(own_name(ModelDrafter.name, pair.draft), kept.n_draft_tokens)
         talk = None if raw else conversation(pair.target.model, system=system, thinking=think, now=datetime.now)
         if text is None:
             try:
