@@ -31,6 +31,8 @@ price of time for it, which is the most: it is never rested, and bad luck with i
 _FIRST_CREDIT, _NEXT_CREDIT, _MOST_CREDIT = 4.0, 1.0, 16.0
 """Passes of one token that may be lost on a source before anything was gained, for the first answer and for later
 ones, and that can be saved up."""
+_LOOKUP_MARGIN = 1.2
+"""By so much a copy must be better than worth its time: what is just worth it changes nothing but the luck."""
 _SAVED_GAIN = 2.0
 """Passes that lookup gained earlier in an answer and may lose again before that counts."""
 _PROBE_ROUNDS = 3
@@ -79,6 +81,7 @@ class AutoLength:
         self._tokens_lately, self._seconds_lately = 1.0, learned.costs.plain
         self._n_tokens = self._room = self._written = 0
         self._most = longest
+        self._last_width = 0
         self._is_asked = False
         self._turn = next(iter(self._sources))
         self._begin()
@@ -95,6 +98,8 @@ class AutoLength:
         self._rate = self._reachable_rate()
         self._price_of_time = self._rate * self._caution()
         self._confidences: list[float | None] = []
+        # Without a draft the price of returning from the last pass is paid now.
+        self._no_draft = self._costs.passes[1] + self._costs.back_each * max(self._last_width - 1, 0)
         self._reached = 1.0  # chance that all draft tokens so far are kept
         self._value = [0.0]  # of ending the draft after i tokens, over that of no draft; drafting them is paid
         self._proposed: Sequence[int] = ()
@@ -121,17 +126,19 @@ class AutoLength:
         return max(min(self._tokens_lately / self._seconds_lately, _SELECTION * best), 1.0 / plain)
 
     def _caution(self) -> float:
-        """What time counts for where nothing is ever rested, from 1 to 2, by what was lost."""
+        """How much dearer time is where nothing is ever rested, by what was lost."""
         if not self._is_free(self._turn):
             return 1.0
         lost = self._sources[self._turn].lost
-        return 1.0 + min(max(lost - _UNMINDED_LOSS, 0.0) / _DOUBLING_LOSS, 1.0)
+        return _LOOKUP_MARGIN * (1.0 + min(max(lost - _UNMINDED_LOSS, 0.0) / _DOUBLING_LOSS, 1.0))
 
     def begin(self, n_prompt: int) -> None:
         """What an answer that was broken off left undone is forgotten; of a shorter text nothing was read yet."""
         self.off_reason = None
-        self._is_asked, self._written, self.left_out = False, 0, None
-        for source in self._sources.values():
+        self._is_asked, self._written, self._last_width, self.left_out = False, 0, 0, None
+        for name, source in self._sources.items():
+            if self._is_free(name):  # lookup's confidence is calibrated already, and other texts copied otherwise
+                self._learned.chances.pop(name, None)
             source.lost = 0.0
             if n_prompt < self._n_tokens:
                 source.known = 0
@@ -209,7 +216,7 @@ class AutoLength:
         """The first token is drafted, and dropped again where its confidence says so."""
         chances, each, rate = self._learned.of(name), self._costs.draft_token(name), self._rate
         behind = self._behind(name) * self._costs.token_behind(name) / self._rounds_left()
-        wider = rate * (self._costs.passes[2] - self._costs.passes[1])
+        wider = rate * (self._costs.and_back[2] - self._no_draft)
         worth = -rate * (each + behind)
         for share, chance in chances.first_tokens():
             gain = chance - wider + self._beyond(chances, each, 1, chance)
@@ -229,9 +236,10 @@ class AutoLength:
     def more(self, confidence: float | None) -> bool:
         """Whether another draft token should bring more than it costs."""
         self._confidences.append(confidence)
-        n, passes = len(self._confidences), self._costs.passes
+        n, passes = len(self._confidences), self._costs.and_back
         self._reached *= self._source_chances.of(confidence)
-        self._value.append(self._value[-1] + self._reached - self._price_of_time * (passes[n + 1] - passes[n]))
+        wider = passes[n + 1] - (passes[n] if n > 1 else self._no_draft)
+        self._value.append(self._value[-1] + self._reached - self._price_of_time * wider)
         if n >= self._most or self._reached < _UNLIKELY:
             return False
         if self._is_free(self._turn):  # what is not worth verifying is dropped at no cost
@@ -241,7 +249,7 @@ class AutoLength:
 
     def _beyond(self, chances: Chances, each: float, n: int, reached: float) -> float:
         """The most that drafting on after n tokens should bring; 0 or more."""
-        passes, rate = self._costs.passes, self._rate
+        passes, rate = self._costs.and_back, self._rate
         best, tokens, seconds = 0.0, 0.0, -passes[n + 1]
         for place in range(n, min(n + _LOOK_AHEAD, self._most)):
             reached *= chances.expected(place)
@@ -268,8 +276,12 @@ class AutoLength:
         self._is_asked = False
         beside = round_.seconds - round_.draft_seconds - round_.verify_seconds  # rule, text, screen; seldom more
         seconds = round_.verify_seconds + min(beside, _MOST_BESIDE * round_.verify_seconds)
-        if round_.own is not None and not round_.n_beside:  # else the pass was wider than it shows
-            self._costs.saw_pass(len(round_.drafted) + 1, seconds)
+        width, before = len(round_.drafted) + 1 + round_.n_beside, self._last_width
+        self._last_width = width
+        if width == 1 and before > 1:
+            self._costs.saw_return(before, seconds)
+        elif round_.own is not None and not round_.n_beside:  # else the pass was wider than it shows
+            self._costs.saw_pass(width, seconds)
         self._count(round_)
         if self._confidences:
             self._learn(round_)
@@ -289,7 +301,7 @@ class AutoLength:
                 source.seconds += step * (seconds - source.seconds)
                 source.credit += n * plain - seconds
                 if plain:  # by what such passes cost, so that whatever else took time is not its fault
-                    lost = source.lost + self._costs.passes[len(round_.drafted) + 1] / plain - n
+                    lost = source.lost + self._costs.and_back[len(round_.drafted) + 1] / plain - n
                     source.lost = max(lost, -_SAVED_GAIN)
                 if source.rounds >= _PATIENCE:
                     source.pause = _SHORTEST_PAUSE

@@ -84,6 +84,7 @@ def save_learned(key: LearnedKey, learned: Learned) -> None:
     costs = learned.costs
     document = {
         "passes": {str(width): seconds for width, seconds in costs.known().items()},
+        "back_each": costs.back_each,
         "drafting": {name: [costs.draft_token(name), costs.token_behind(name)] for name in costs.sources},
         "chances": {name: chances.state() for name, chances in learned.chances.items()},
     }
@@ -95,6 +96,7 @@ def load_learned(key: LearnedKey, *, longest: int) -> Learned | None:
     try:
         data = json.loads(key.file.read_text(encoding="utf-8"))
         costs = PassCosts(dict(_pass(*item) for item in data["passes"].items()), longest=longest)
+        costs.set_back_each(_seconds(data["back_each"]))
         for name, (draft_token, token_behind) in data["drafting"].items():
             costs.set_drafting(name, _seconds(draft_token), _seconds(token_behind))
         chances = {name: Chances.from_state(state) for name, state in data["chances"].items()}

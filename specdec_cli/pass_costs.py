@@ -16,6 +16,9 @@ _MOST_SURPRISE = math.log(1.7)
 _GROWTH = 0.15
 """What another token of width is taken to cost, in passes of one token, where nothing wider was seen yet."""
 _FEW_TOKENS_BEHIND = 2
+_RETURN_FADE, _RETURN_PRIOR = 0.98, 100.0
+"""Of sightings of returns, and what having seen none counts for, in squares of tokens."""
+_REFILL_EVERY = 8
 
 
 class PassCosts:
@@ -30,13 +33,24 @@ class PassCosts:
         self._sightings = dict.fromkeys(seen, _NEW)
         self._widest = longest + 1
         self._drafting: dict[str, list[float]] = {}  # by source: seconds per draft token, per token behind
+        self._returns = (0.0, _RETURN_PRIOR)
+        self._since_filled = 0
         self.passes: list[float] = []
+        self.and_back: list[float] = []
+        """The same, with what the next pass takes longer if it is one of a single token."""
         self._fill()
 
     @property
     def plain(self) -> float:
         """Seconds of a pass of one token."""
         return self.passes[1]
+
+    @property
+    def back_each(self) -> float:
+        """Seconds that a pass of one token takes longer for each token that the pass before it was wider: what it reads
+        has left the processor's caches. A line through 0, by least squares."""
+        products, squares = self._returns
+        return max(products / squares, 0.0) * self._pace
 
     @property
     def sources(self) -> list[str]:
@@ -59,6 +73,20 @@ class PassCosts:
         """What was measured before, in seconds."""
         self._drafting[source] = [draft_token / self._pace, token_behind / self._pace]
 
+    def set_back_each(self, seconds: float) -> None:
+        """What was measured before."""
+        self._returns = (seconds / self._pace * _RETURN_PRIOR, _RETURN_PRIOR)
+        self._fill()
+
+    def saw_return(self, width: int, seconds: float) -> None:
+        """A pass of one token after one of `width` took so long."""
+        if not self._shape:
+            return
+        wider, most = width - 1, self.plain
+        more = min(max(seconds - self.plain, -most), most) / self._pace
+        products, squares = (x * _RETURN_FADE for x in self._returns)
+        self._returns = products + wider * more, squares + wider * wider
+
     def saw_pass(self, width: int, seconds: float) -> None:
         """A pass took so long, with everything that came with it but the drafting."""
         if width > self._widest or seconds <= 0:
@@ -73,7 +101,9 @@ class PassCosts:
             surprise = _clipped(math.log(cost / self._shape[width]))
             self._shape[width] *= math.exp(_SHAPE_STEP * surprise)
             self._pace *= math.exp(_PACE_STEP * surprise)
-        self._fill()
+        self._since_filled += 1
+        if n <= _NEW or self._since_filled >= _REFILL_EVERY:  # one sighting moves little, and the table is long
+            self._fill()
 
     def saw_draft(self, source: str, drafted: int, behind: int, seconds: float) -> None:
         """A source drafted so many tokens after it had read so many others."""
@@ -92,8 +122,9 @@ class PassCosts:
 
     def _fill(self) -> None:
         """Seconds for every width up to the widest: seen, or on the line between those that were."""
+        self._since_filled = 0
         if not self._shape:
-            self.passes = [0.0] * (self._widest + 1)
+            self.passes = self.and_back = [0.0] * (self._widest + 1)
             return
         widths = sorted(self._shape)
         line = [self._shape[w] * self._pace for w in widths]
@@ -106,6 +137,8 @@ class PassCosts:
             full += [at_a + (at_b - at_a) * (w - a) / (b - a) for w in range(a + 1, b + 1)]
         full += [line[-1] + slope * (w - widths[-1]) for w in range(widths[-1] + 1, end + 1)]
         self.passes = full[: self._widest + 1]
+        each = self.back_each
+        self.and_back = [seconds + each * max(width - 1, 0) for width, seconds in enumerate(self.passes)]
 
 
 _FREE = (0.0, 0.0)

@@ -11,7 +11,7 @@ import pytest
 from fakes import FakeClock, TableLM
 from simulated import F32, Q4_0, Machine, Text, decode, text, with_hindsight
 
-from specdec_cli.auto_length import AutoLength
+from specdec_cli.auto_length import _LOOKUP_MARGIN, AutoLength
 from specdec_cli.calibrate import calibrated
 from specdec_cli.chances import Chances
 from specdec_cli.draft_length import FixedLength
@@ -173,6 +173,8 @@ def test_keep_drops_what_is_not_worth_its_width() -> None:
 
 def test_an_answer_that_lost_by_lookup_wants_more_of_it_and_the_next_one_does_not() -> None:
     def kept(length: AutoLength, sureness: float) -> int:
+        for i in range(200):  # what is learned of chances is not what counts here
+            learned.of("model").saw(sureness, i % 3, kept=i % 5 < 4)
         length.next(10, 99)
         for _ in range(4):
             length.more(sureness)
@@ -182,13 +184,9 @@ def test_an_answer_that_lost_by_lookup_wants_more_of_it_and_the_next_one_does_no
     length = auto(learned)
     length.begin(5)
     length.observe(Round((), 0, 7, seconds=0.5))
-    for i in range(200):  # worth a pass of 2.7 times the time
-        learned.of("model").saw(0.7, i % 3, kept=i % 5 < 4)
     assert kept(length, 0.7) == 4
-    state = learned.of("model").state()
     for _ in range(3):
         length.observe(Round((1, 2, 3, 4), 0, 7, k=4, verify_seconds=0.010, seconds=0.010))
-        learned.chances["model"] = Chances.from_state(state)  # what was learned of chances is not what counts here
         lost = kept(length, 0.7)
     assert lost == 0
     length.begin(20)
@@ -231,7 +229,7 @@ def test_a_slow_screen_and_noisy_passes_are_not_what_lookup_lost() -> None:
         length.more(0.02)
         took = 0.004 * float(np.exp(0.25 * rng.normal()))
         length.observe(Round((), 0, 7, k=15, verify_seconds=took, seconds=2 * took))
-    assert length._caution() == 1
+    assert length._caution() == pytest.approx(_LOOKUP_MARGIN)
 
 
 def test_what_was_dropped_is_learned_from_where_the_target_told_its_own_token() -> None:
@@ -337,7 +335,7 @@ def test_what_was_learned_is_known_to_the_next_run(learned: Learned) -> None:
     save_learned(KEY, learned)
     known = load_learned(KEY, longest=LONGEST)
     assert known is not None
-    assert known.costs.passes == pytest.approx(learned.costs.passes)
+    assert known.costs.passes == pytest.approx(learned.costs.passes, rel=0.02)
     assert known.costs.draft_token("model") == pytest.approx(learned.costs.draft_token("model"))
     assert known.of("model").of(0.9) == pytest.approx(learned.of("model").of(0.9), abs=0.1)
     assert known.of("model").n_seen == learned.of("model").n_seen
