@@ -368,6 +368,34 @@ def test_audit_tells_a_verdict_and_writes_a_document(models: Models, tmp_path: P
     assert document["threshold"] == pytest.approx(1e-3 / 16)
 
 
+def counted_trees(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many tokens beside the text each tree had that was evaluated."""
+    place, trees = LlamaSession._place_tree, list[int]()
+
+    def counted(self: LlamaSession, branches: Branches, *rest: Any) -> None:
+        trees.append(len(branches.tokens))
+        place(self, branches, *rest)
+
+    monkeypatch.setattr(LlamaSession, "_place_tree", counted)
+    return trees
+
+
+@pytest.mark.parametrize("drafters", ["lookahead", "ngram+lookahead", "model,lookahead"])
+def test_lookahead_has_its_trees_beside_any_other_drafter(
+    models: Models, monkeypatch: pytest.MonkeyPatch, drafters: str
+) -> None:
+    trees = counted_trees(monkeypatch)
+    usual = ("--draft", models.draft, "--drafter", drafters, "--threads", 1, "-k", 3, "--temp", 1, "--budget", 0.1)
+    done = inside("audit", models.words, *usual, "--tokens", 16, "--rules", "coupled", "--json", "-")
+    assert done.code == 0, done.err
+    assert len(trees) > 4
+    assert all(row["drafted"] for row in json.loads(done.out)["texts"])
+    trees.clear()
+    done = inside("bench", models.words, *usual, "-n", 16, "--repeats", 1, "--kinds", "qa")
+    assert done.code == 0, done.err
+    assert len(trees) > 4
+
+
 def test_medusa_heads_and_lookahead(models: Models, tmp_path: Path) -> None:
     heads = write_safetensors(tmp_path / "heads.safetensors", heads_of(models._chain, 3))
     prompts = tmp_path / "prompts.txt"

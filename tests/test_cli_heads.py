@@ -5,6 +5,7 @@ import time
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cli import HEADS, N_VOCAB, VOCAB, Models, inside, json_inside, specdec
@@ -12,6 +13,7 @@ from heads import by_token, write_dflash, write_eagle3, write_mtp
 from planted import BYTES, UNK, Chain, random_chain, write_planted, write_tiny_hybrid, write_tiny_mamba
 
 from specdec_cli.llama.abort import AbortFlag
+from specdec_cli.llama.session import LlamaSession
 from specdec_cli.pairing import open_pair
 from specdec_cli.plan import PairRequest
 from specdec_cli.prompts import conversation
@@ -142,6 +144,26 @@ def test_bench_and_audit_know_heads(models: Heads, tmp_path: Path) -> None:
         document = json.loads(done.out)
         assert len(document["distributions"]) == 8
         assert all(row["drafted"] for row in document["texts"])
+
+
+def test_lookahead_beside_heads(models: Heads, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a head reads of a pass does not hold the trees beside the text."""
+    place, trees = LlamaSession._place_tree, list[Any]()
+    monkeypatch.setattr(LlamaSession, "_place_tree", lambda *args: trees.append(args) or place(*args))
+    (tmp_path / "prompts.txt").write_text("a b c a b c", encoding="utf-8")
+    few = ("--tokens", 48, "--draws", 100, "--places", 1, "-k", 3, "--temp", "0,1", "--budget", 0.1)
+    for target, draft in ((models.target, models.eagle3), (models.mtp, "mtp")):
+        options = ("--draft", draft, "--drafter", "model,lookahead,lookahead+model", "--rules", "coupled,rejection")
+        done = inside(
+            "audit", target, *options, "--prompts", tmp_path / "prompts.txt", "--threads", 1, *few, "--json", "-"
+        )
+        assert done.code == 0, done.err + done.out
+        assert len(trees) > 10
+        trees.clear()
+        drafted = {
+            (row["rule"], row["drafter"], row["temperature"]): row["drafted"] for row in json.loads(done.out)["texts"]
+        }
+        assert all(drafted.values())
 
 
 def test_a_head_is_no_target(models: Heads) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from specdec_cli.commands.bench import SEED, WIDEST_LOOKAHEAD, as_tasks, check_writable, facts_of
+from specdec_cli.commands.bench import SEED, as_tasks, check_writable, facts_of, opened_for
 from specdec_cli.commands.options import find, layers, numbers, quantize, say, whole_numbers, words
 from specdec_cli.commands.pull import offer_to_pull
 from specdec_cli.errors import TextDiffers, UsageError
@@ -98,13 +98,9 @@ def audit(
     files = resolve(model, draft, quantize, find, say)
     drafters = _drafters(drafters, files)
     text_ways, law_ways = _ways(words(rules), drafters, lengths, temperatures)
-    opened_for = "mtp" if files.drafter == "mtp" else "lookahead" if "lookahead" in drafters else "none"
     request = PairRequest(
         target=files.target,
         draft=files.draft,
-        drafter=opened_for,
-        # Passes of lookahead are wide, and texts are compared at the widths of passes.
-        k=max(*lengths, *LAW_LENGTHS, WIDEST_LOOKAHEAD if opened_for == "lookahead" else 0),
         seed=SEED,
         sampling=files.preset.sampling if files.preset is not None else SamplingParams(),
         gpu_layers=layers(ngl, "--ngl"),
@@ -115,6 +111,7 @@ def audit(
         threads=threads,
         force=True,
         head=files.head,
+        **opened_for(files, drafters, max(*lengths, *LAW_LENGTHS)),
     )
     with open_pair(request, say=say, abort=AbortFlag()) as pair:
         _check_drafting(pair, drafters)

@@ -5,7 +5,7 @@ import shlex
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -152,13 +152,9 @@ def bench(
     ks = _lengths(k) if k is not None else _usual_lengths(files)
     p_mins = numbers(p_min, "--p-min") or _usual_p_mins(files, tune)
     settings = _settings(files, words(drafter), ks, temperatures, p_mins)
-    opened_for = _opened_for(files, settings)
     request = PairRequest(
         target=files.target,
         draft=files.draft,
-        drafter=opened_for,
-        # Passes of lookahead are wide, and texts are compared at the widths of passes.
-        k=max(longest_draft(settings), WIDEST_LOOKAHEAD if opened_for == "lookahead" else 0),
         seed=SEED,
         sampling=replace(sampling, temperature=temperatures[0]),
         gpu_layers=layers(ngl, "--ngl"),
@@ -170,6 +166,7 @@ def bench(
         force=True,
         auto=any(setting.k == AUTO for setting in settings),
         head=files.head,
+        **opened_for(files, [setting.drafter for setting in settings], longest_draft(settings)),
     )
     abort, began = AbortFlag(), time.perf_counter()
     with stoppable(abort), open_pair(request, say=say, abort=abort) as pair:
@@ -225,11 +222,20 @@ def _usual_lengths(files: "Resolved") -> "list[Length]":
     return [*sorted({*USUAL_LENGTHS, own or USUAL_LENGTHS[0]}), AUTO]
 
 
-def _opened_for(files: "Resolved", settings: "list[Setting]") -> str:
-    """The drafter that contexts must suit: lookahead needs more sequences, MTP layers are read with the weights."""
-    if files.drafter == "mtp":
-        return "mtp"
-    return "lookahead" if any(setting.drafter == "lookahead" for setting in settings) else "none"
+def opened_for(files: "Resolved", drafters: Iterable[str], longest: int) -> dict[str, Any]:
+    """Of a PairRequest: what suits all of these drafters, with drafts of at most `longest` tokens.
+
+    MTP layers are read with the weights. Lookahead needs more sequences; its passes are wide, and texts are compared at
+    the widths of passes.
+    """
+    from specdec_cli.drafters import sources
+
+    has_trees = any("lookahead" in sources(name) for name in drafters)
+    return {
+        "drafter": "mtp" if files.drafter == "mtp" else "none",
+        "k": max(longest, WIDEST_LOOKAHEAD if has_trees else 0),
+        "trees": has_trees,
+    }
 
 
 def _usual_p_mins(files: "Resolved", tune: bool) -> list[float]:
