@@ -146,6 +146,16 @@ def test_bench_and_audit_know_heads(models: Heads, tmp_path: Path) -> None:
         assert all(row["drafted"] for row in document["texts"])
 
 
+@pytest.mark.parametrize("command", ["bench", "audit"])
+def test_a_head_goes_by_no_other_heads_name(models: Heads, command: str) -> None:
+    for draft, wrong, own in ((models.eagle3, "mtp", "eagle3"), ("mtp", "dspark", "mtp")):
+        target = models.mtp if draft == "mtp" else models.target
+        for drafter in (wrong, f"ngram+{wrong}"):
+            done = inside(command, target, "--draft", draft, "--drafter", drafter, "-k", 2, "--threads", 1)
+            assert (done.code, done.out) == (2, "")
+            assert f"The head that is open is {own}, not {wrong}." in done.err
+
+
 def test_lookahead_beside_heads(models: Heads, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a head reads of a pass does not hold the trees beside the text."""
     place, trees = LlamaSession._place_tree, list[Any]()
