@@ -266,9 +266,10 @@ def test_no_state_is_shown_of_nothing_and_none_is_kept_after_an_error(
     session = every.target.session
     one = RememberedTarget(session)
     assert one.hidden(()) is None
-    with monkeypatch.context() as broken, pytest.raises(DecodeFailed):
+    with monkeypatch.context() as broken:
         broken.setattr(LlamaSession, "score", raises(DecodeFailed("No.", hint="")))
-        one.hidden((1, 300))
+        with pytest.raises(DecodeFailed):
+            one.hidden((1, 300))
     assert not session.keep_hidden
     found = audit_of(every)
     list(found.check_laws([Task("a", (300,))], [Way("rejection", "medusa", 2, 1.0)], 100, 1, NEVER))
