@@ -5,7 +5,7 @@ import shlex
 import signal
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -112,9 +112,14 @@ def bench(
     Ctrl-C ends the measuring and shows what there is so far. Exit code 9 if a text is not plain decoding's and no
     near tie explains it.
     """
+    outputs, drawn = {"json": json_file, "csv": csv_file, "md": md_file}, {"--plot": plot_file}
+    for file in (*outputs.values(), plot_file):
+        check_writable(file)
     if compare is not None:
+        _alone("--compare", {"--table": table, **{f"--{name}": file for name, file in outputs.items()}, **drawn})
         return compare_documents(*compare)
     if table is not None:
+        _alone("--table", {"--json": json_file, "--csv": csv_file, **drawn})
         return drafters_side_by_side([Path(name) for name in words(table)], md_file)
     if model is None:
         raise UsageError("No model was named.", hint="Give a preset's name or a GGUF file.")
@@ -129,9 +134,6 @@ def bench(
     from specdec_cli.resolve import resolve
     from specdec_cli.sampling import SamplingParams
 
-    outputs = {"json": json_file, "csv": csv_file, "md": md_file}
-    for file in (*outputs.values(), plot_file):
-        check_writable(file)
     if plot_file is not None:
         from specdec_cli.plot import check_form
 
@@ -199,6 +201,13 @@ def bench(
     if profile is not None:
         keep(profile, files, model, draft)
     return None
+
+
+def _alone(option: str, others: Mapping[str, object]) -> None:
+    """Refuse what has no place beside an option that measures nothing."""
+    given = [name for name, value in others.items() if value is not None]
+    if given:
+        raise UsageError(f"{option} has no use for {' and '.join(given)}.", hint="Leave out one of the two.")
 
 
 def _lengths(text: str) -> "list[Length]":
@@ -394,5 +403,7 @@ def _file(role: str, path: Path) -> dict[str, Any]:
 
 def check_writable(file: Path | None) -> None:
     """Before hours of measuring, not after."""
-    if file is not None and str(file) != "-" and not os.access(file.parent if not file.exists() else file, os.W_OK):
+    if file is None or str(file) == "-":
+        return
+    if file.is_dir() or not os.access(file if file.exists() else file.parent, os.W_OK):
         raise UsageError(f"{file} cannot be written.", hint="Check the folder.")
