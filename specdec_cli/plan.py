@@ -103,7 +103,7 @@ def make_plan(request: PairRequest, say: Say) -> Plan:
     facts, vocabulary = model_facts(headers), read_vocabulary(request.target)
     # Padding is cut off with a draft and without, so that the text is the same in both cases.
     draft_facts, head, n_shared, tokenizers = None, None, n_real(vocabulary), None
-    if request.drafter == "mtp":
+    if "mtp" in sources(request.drafter):
         head = own_head(headers, request.target.name)
         draft_facts, facts = own_part(facts, headers)
     elif request.draft is not None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from cli import HEADS, N_VOCAB, VOCAB, Models, inside, json_inside, specdec
 from heads import by_token, write_dflash, write_eagle3, write_mtp
+from medusa import heads_of, write_safetensors
 from planted import BYTES, UNK, Chain, random_chain, write_planted, write_tiny_hybrid, write_tiny_mamba
 
 from specdec_cli.llama.abort import AbortFlag
@@ -80,6 +81,10 @@ def test_mtp(models: Heads) -> None:
     assert done.document["stats"]["accepted"] >= 15
     assert "head: mtp, the target's own layers for further tokens" in done.err
 
+    done = json_inside(models.mtp, "a b c", "--draft", "mtp", *FLAGS, "-k", "auto")
+    assert done.document["token_ids"] == plain["token_ids"]
+    assert done.document["models"]["drafter"] == "ngram+mtp"
+
 
 def test_a_head_beside_a_target_with_recurrent_layers(models: Heads, tmp_path: Path) -> None:
     hybrid = write_tiny_hybrid(tmp_path / "hybrid.gguf", seed=5, n_vocab=N_VOCAB)
@@ -144,6 +149,18 @@ def test_bench_and_audit_know_heads(models: Heads, tmp_path: Path) -> None:
         document = json.loads(done.out)
         assert len(document["distributions"]) == 8
         assert all(row["drafted"] for row in document["texts"])
+
+
+@pytest.mark.parametrize("kind", ["model", "mtp", "medusa"])
+def test_a_note_says_what_was_left_out_beside_lookup(
+    models: Heads, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setattr("specdec_cli.auto_length._HOPELESS", float("inf"))
+    medusa = write_safetensors(tmp_path / "heads.safetensors", heads_of(models.chain, 2))
+    target = models.mtp if kind == "mtp" else models.words
+    draft = {"model": models.draft, "mtp": "mtp", "medusa": medusa}[kind]
+    done = json_inside(target, "a b c a b c", "--draft", draft, "--raw", "-n", 12, "--temp", 0)
+    assert f"Drafts by {kind} were left out, and only lookup in the text was asked: a draft token takes" in done.err
 
 
 @pytest.mark.parametrize("command", ["bench", "audit"])
