@@ -18,26 +18,30 @@ Tensors = Mapping[str, NDArray[np.generic]]
 
 class TargetFile:
     """A GGUF of architecture llama: its numbers, its tokenizer, its weights. Other architectures end the program,
-    unless nothing but the `output_only` is wanted."""
+    unless nothing but the `output_only` is wanted: then only the width, the vocabulary and the weights are read."""
 
     def __init__(self, path: Path, *, output_only: bool = False) -> None:
         self._reader = gguf.GGUFReader(path)
         self._tensors = {tensor.name: tensor for tensor in self._reader.tensors}
         self._arch = str(self._reader.fields["general.architecture"].contents())
-        if self._arch != "llama" and not output_only:
-            raise SystemExit(f"{path.name} has the architecture {self._arch}; this training knows llama.")
-        self.n_layers = self._number("block_count")
         self.n_embd = self._number("embedding_length")
+        self.n_vocab = len(self._reader.fields["tokenizer.ggml.tokens"].data)
+        self.is_tied = "output.weight" not in self._tensors
+        if not output_only:
+            self._read_llama(path.name)
+
+    def _read_llama(self, name: str) -> None:
+        if self._arch != "llama":
+            raise SystemExit(f"{name} has the architecture {self._arch}; this training knows llama.")
+        if "rope_freqs.weight" in self._tensors or self._has("rope.scaling.type"):
+            raise SystemExit(f"{name} scales its RoPE, which these trainings do not know.")
+        self.n_layers = self._number("block_count")
         self.n_ff = self._number("feed_forward_length")
         self.n_head = self._number("attention.head_count")
         self.n_head_kv = self._number("attention.head_count_kv", self.n_head)
         self.n_ctx = self._number("context_length")
         self.rope_base = float(self._number("rope.freq_base", 10_000.0))
         self.epsilon = float(self._number("attention.layer_norm_rms_epsilon"))
-        self.n_vocab = len(self._reader.fields["tokenizer.ggml.tokens"].data)
-        self.is_tied = "output.weight" not in self._tensors
-        if not output_only and ("rope_freqs.weight" in self._tensors or self._has("rope.scaling.type")):
-            raise SystemExit(f"{path.name} scales its RoPE, which these trainings do not know.")
 
     def _has(self, key: str) -> bool:
         return f"{self._arch}.{key}" in self._reader.fields

@@ -8,8 +8,9 @@
 `record` writes the texts of the benchmark's prompts by plain decoding. `replay` drafts along them: the shares of
 copied tokens that were right, by what was said of them, and tokens per pass and predicted speedup by the longest
 draft and the least chance of a whole draft, for the kinds of text that copy and for the others. `bound` sets what
-`-k auto` reaches by lookup alone, in the first answer to a pair and later, beside the most that anybody could who
-copies from the same places and knows which tokens will be right. `--costs` are milliseconds of passes of 1, 2, 3, ...
+`-k auto` reaches by lookup alone, in the first answer to a pair and later (when all the other texts, but not this one,
+have told what chances are worth), beside the most that anybody could who copies from the same places and knows which
+tokens will be right. `--costs` are milliseconds of passes of 1, 2, 3, ...
 tokens (from `specdec bench --json`); without, those of SmolLM2-135M Q4_0 on 2 cores. `flat` times a call after texts
 of 1,000 to 32,000 tokens.
 """
@@ -19,6 +20,7 @@ import json
 import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -39,7 +41,7 @@ from specdec_cli.pass_costs import PassCosts
 from specdec_cli.plan import PairRequest
 from specdec_cli.prompts import conversation
 from specdec_cli.sampling import SamplingParams
-from specdec_cli.types import Draft, Round
+from specdec_cli.types import Draft, More, Round
 
 COPYING = ("edit", "summary", "qa", "json")
 COSTS = (3.9, 6.8, 9.2, 8.5, 11.8, 13.7, 13.7, 11.8, 12.7, 13.6, 14.5, 15.3, 15.6, 15.9, 16.1, 16.4)
@@ -166,19 +168,22 @@ def _passes(text: Mapping[str, Any], k: int, least: float) -> Iterator[tuple[int
 
 
 def _bound(options: argparse.Namespace) -> None:
-    """Speedups by kind of text; of plain decoding where `auto` has the same costs, kept from text to text."""
+    """Speedups by kind of text; of plain decoding where `auto` has the same costs."""
     texts, costs = json.loads(options.file.read_text()), [seconds / 1000 for seconds in options.costs]
     sums: dict[str, NDArray[np.float64]] = {}
-    known = _learned(costs)
-    for text in texts:  # what is known of the pair grows, as it does from one answer to the next
-        _auto_seconds(text, costs, known)
-    for text in texts:
+    drafters = [_Lookup(text, len(costs) - 1) for text in texts]
+    before = _learned(costs)  # known after the texts before this one
+    for i, text in enumerate(texts):
+        others = deepcopy(before)
+        for other, drafter in zip(texts[i + 1 :], drafters[i + 1 :], strict=True):
+            _auto_seconds(other, drafter, costs, others)
         seconds = [
             len(text["answer"]) * costs[0],
-            _auto_seconds(text, costs, _learned(costs)),
-            _auto_seconds(text, costs, known),
+            _auto_seconds(text, drafters[i], costs, _learned(costs)),
+            _auto_seconds(text, drafters[i], costs, others),
             _least_seconds(text, costs),
         ]
+        _auto_seconds(text, drafters[i], costs, before)
         sums[text["kind"]] = sums.get(text["kind"], np.zeros(4)) + seconds
     print(f"{'kind':12} {'auto, first answer':>18} {'auto, later':>12} {'bound':>6}")
     for kind, (plain, first, later, least) in sums.items():
@@ -189,9 +194,32 @@ def _learned(costs: Sequence[float]) -> Learned:
     return Learned(PassCosts(dict(enumerate(costs, 1)), longest=len(costs) - 1))
 
 
-def _auto_seconds(text: Mapping[str, Any], costs: Sequence[float], learned: Learned) -> float:
+class _Lookup:
+    """Lookup along one answer, worked out once: what it copies does not depend on what is known of the pair."""
+
+    name = NgramDrafter.name
+
+    def __init__(self, text: Mapping[str, Any], longest: int) -> None:
+        self._copies: dict[int, list[tuple[int, float]]] = {}
+        drafter, answer, tokens = NgramDrafter(least_chance=LEAST_CHANCE_IF_WEIGHED), text["answer"], [*text["prompt"]]
+        for n in range(1, len(answer)):
+            tokens.append(answer[n - 1])
+            chances: list[float] = []
+            draft = drafter.propose(tokens, longest, lambda c, said=chances: said.append(c) or True)
+            self._copies[len(tokens)] = list(zip(draft.tokens, chances, strict=True))
+
+    def propose(self, tokens: Sequence[int], k: int, more: More) -> Draft:
+        found = []
+        for token, chance in self._copies[len(tokens)][:k]:
+            found.append(token)
+            if not more(chance):
+                break
+        return Draft(tuple(found), source=self.name if found else "")
+
+
+def _auto_seconds(text: Mapping[str, Any], drafter: _Lookup, costs: Sequence[float], learned: Learned) -> float:
     """Of the answer, by the lengths that `-k auto` chooses for lookup."""
-    answer, drafter = text["answer"], NgramDrafter(least_chance=LEAST_CHANCE_IF_WEIGHED)
+    answer = text["answer"]
     length = AutoLength(learned, longest=len(costs) - 1, sources=(drafter.name,))
     tokens, total = list(text["prompt"]), 0.0
     length.begin(len(tokens))

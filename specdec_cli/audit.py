@@ -23,7 +23,7 @@ from specdec_cli.chance import distance, survival
 from specdec_cli.draft_length import FixedLength
 from specdec_cli.drafters import DrafterParts, make_drafter, sources
 from specdec_cli.drafters.none import NoDrafter
-from specdec_cli.engine import generate
+from specdec_cli.engine import generate, rows_for
 from specdec_cli.law import certain
 from specdec_cli.medusa_heads import Heads
 from specdec_cli.pairing import OpenHead, OpenModel, Pair, drafter_for, own_name
@@ -32,7 +32,7 @@ from specdec_cli.remembered import Remembered, RememberedHead, RememberedHeads, 
 from specdec_cli.rules import RULES
 from specdec_cli.same import Comparison, compare
 from specdec_cli.sampling import SamplingParams
-from specdec_cli.types import BranchingTarget, Distribution, Draft, Drafter, Head, HiddenTarget, Logits, Target
+from specdec_cli.types import Distribution, Drafter, Head, HiddenTarget, Target
 from specdec_cli.verify import Rule, SharedNoise
 
 LAW_LENGTHS = (1, 2)
@@ -182,7 +182,7 @@ class Audit:
         rule = SharedNoise(self._rule("coupled", way.temperature).law, seed=self._pair.rule.seed)
         check.add(compare(self._pair.target.session, rule, task.ids, plain, ids, widest), len(ids))
 
-    def _answer(self, task: Task, way: Way | None, temperature: float, n: int) -> "_Answer":
+    def _answer(self, task: Task, way: Way | None, temperature: float, n: int) -> _Answer:
         """Plain decoding's without a way. Drafting never gives up."""
         pair, ids, widest, drafted = self._pair, list[int](), 1, 0
         rule = self._rule(way.rule if way else "coupled", temperature)
@@ -219,11 +219,12 @@ class Audit:
         """Every way at one place after another, of `n_places` or until time is up; yields after each. As many as
         `draws` are made at each, or as time allows, but never too few to show anything.
         """
-        left, by_source = len(ways) * n_places, defaultdict[tuple[str, float], list[Way]](list)
+        by_source = defaultdict[tuple[str, float], list[Way]](list)
         for way in ways:
             by_source[way.drafter, way.temperature].append(way)
         best = self._best_of(tasks, by_source, n_places)
         self.without_places += [source for source, places in best.items() if not places]
+        left = sum(len(those) * len(best[source]) for source, those in by_source.items())
         for n in range(n_places):
             for source, those in by_source.items():
                 if n and self._clock() > deadline:
@@ -392,7 +393,7 @@ def two_tokens(
     while len(found) < 2:
         draft = drafter.propose(tokens, k)
         text, n_drafted = (*tokens, *draft.tokens), len(draft.tokens)
-        rows = _score(target, text, draft)
+        rows = rows_for(target, text, draft)
         n_accepted, own = rule.verify(rows, draft, tokens)
         for i, token in enumerate((*draft.tokens[:n_accepted], own)):
             source = text, n_drafted, i
@@ -401,12 +402,6 @@ def two_tokens(
             found.append((token, known[source]))
             tokens.append(token)
     return found[:2]
-
-
-def _score(target: Target, text: Sequence[int], draft: Draft) -> Logits:
-    if draft.beside is not None and isinstance(target, BranchingTarget):
-        return target.score_beside(text, len(draft.tokens) + 1, draft.beside)
-    return target.score(text, len(draft.tokens) + 1)
 
 
 def _one_sided(place: _Place) -> float:

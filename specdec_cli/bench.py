@@ -12,6 +12,7 @@ from typing import Literal
 
 from specdec_cli.costs import CostCurve, conditional_acceptance, position_counts, predicted_speedup
 from specdec_cli.draft_length import DraftLength, FixedLength
+from specdec_cli.drafters import sources
 from specdec_cli.drafters.lookahead import LookaheadDrafter
 from specdec_cli.drafters.none import NoDrafter
 from specdec_cli.engine import generate
@@ -137,7 +138,7 @@ class Cell:
 
         For fixed lengths of a draft model from the chances by position, else from each round's own length.
         """
-        if self.setting.drafter == LookaheadDrafter.name:  # its passes hold more than the draft
+        if LookaheadDrafter.name in sources(self.setting.drafter):  # its passes hold more than the draft
             return None
         k, chances = self.setting.k, self.by_position
         by_model = self.setting.drafter == "model"

@@ -10,6 +10,8 @@ from specdec_cli.errors import UsageError
 
 SMALLEST = 0.03
 """The same machine gives so much between two runs of a benchmark (docs/benchmarks.md)."""
+FACTS = ("machine", "versions", "files")
+_WANTED = "Give what bench --json wrote."
 _KEY = ("kind", "temperature", "drafter", "k", "p_min")
 
 
@@ -36,11 +38,11 @@ def read_document(file: Path) -> Mapping[str, Any]:
     try:
         data = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise UsageError(f"{file} cannot be read: {error}.", hint="Give two files that bench --json wrote.") from error
+        raise UsageError(f"{file} cannot be read: {error}.", hint=_WANTED) from error
     cells = data.get("cells") if isinstance(data, dict) else None
     needed = {*_KEY, "speedup", "speedup_range"}
     if not isinstance(cells, list) or not all(isinstance(cell, dict) and needed <= cell.keys() for cell in cells):
-        raise UsageError(f"{file} is no benchmark.", hint="Give two files that bench --json wrote.")
+        raise UsageError(f"{file} is no benchmark.", hint=_WANTED)
     document: Mapping[str, Any] = data
     return document
 
@@ -56,11 +58,7 @@ def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Dif
 
 def changed_facts(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
     """What else is not the same: machine, versions, files."""
-    notes = []
-    for what in ("machine", "versions", "files"):
-        if _lasting(before.get(what)) != _lasting(after.get(what)):
-            notes.append(f"{what} differ")
-    return notes
+    return [what for what in FACTS if _lasting(before.get(what)) != _lasting(after.get(what))]
 
 
 def _lasting(facts: Any) -> Any:

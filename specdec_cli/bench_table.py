@@ -11,25 +11,37 @@ from specdec_cli.errors import UsageError
 HEADERS = ("target", "draft", "drafter", "temp", "kept 1st, 2nd ...", "ms/token", "per pass", "speedup", "kinds")
 MOST_POSITIONS = 4
 _NEEDED = frozenset({"tried_per_position", "kept_per_position", "draft_seconds_per_token", "n_tokens", "n_passes"})
+_AGAIN = "Measure again: specdec bench ... --json FILE"
 
 
-def rows(documents: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
-    """Of documents that `bench --json` wrote, in their order.
+def rows(documents: Sequence[tuple[str, Mapping[str, Any]]]) -> list[tuple[str, ...]]:
+    """Of documents that `bench --json` wrote, in their order, each with the name of its file.
 
     Chances are of each position given that all before it were kept; milliseconds are inside the drafter, the median of
     rounds; the speedup is the median of kinds of text, with the least and the greatest beside it. Raises UsageError.
     """
-    return [_row(document, cells) for document in documents for cells in _by_setting(document)]
+    for name, document in documents:
+        _check(name, document)
+    return [_row(document, cells) for _, document in documents for cells in _by_setting(document)]
+
+
+def _check(name: str, document: Mapping[str, Any]) -> None:
+    """What was read of it before says nothing of what only the table needs. Raises UsageError."""
+    cells, files = document["cells"], document.get("files")
+    if not cells:
+        raise UsageError(f"{name} has no cells: nothing was measured.", hint=_AGAIN)
+    if not all(cell.keys() >= _NEEDED for cell in cells):
+        raise UsageError(f"{name} is of an older specdec and lacks what the table needs.", hint=_AGAIN)
+    if any(len(cell["tried_per_position"]) != len(cell["kept_per_position"]) for cell in cells):
+        raise UsageError(f"{name} counts tried and kept tokens of different positions.", hint=_AGAIN)
+    are_named = isinstance(files, list) and all(isinstance(f, dict) and f.keys() >= {"role", "name"} for f in files)
+    if not (are_named and any(file["role"] == "target" for file in files or ())):
+        raise UsageError(f"{name} does not say which files were measured.", hint=_AGAIN)
 
 
 def _by_setting(document: Mapping[str, Any]) -> list[list[Mapping[str, Any]]]:
     groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
     for cell in document["cells"]:
-        if not cell.keys() >= _NEEDED:
-            raise UsageError(
-                "A benchmark is of an older specdec and lacks what the table needs.",
-                hint="Measure again: specdec bench ... --json FILE",
-            )
         groups.setdefault((cell["drafter"], cell["k"], cell["p_min"], cell["temperature"]), []).append(cell)
     return list(groups.values())
 

@@ -53,7 +53,7 @@ def generate(
         if draft.tokens and rule.keeps_text:
             draft = _beginning(draft, length.keep(draft))
         drafted = clock()
-        rows = _score(target, tokens, draft)
+        rows = rows_for(target, tokens.then(draft.tokens), draft)
         if strict is not None:
             rows = strict.settle(target, rows, draft, tokens)
         scored = clock()
@@ -89,9 +89,10 @@ def generate(
             return
 
 
-def _score(target: Target, tokens: Tokens, draft: Draft) -> Logits:
-    """Rows for the draft, [len(draft.tokens) + 1, n_vocab]; what it has beside is evaluated by a target that can."""
-    text, n_last = tokens.then(draft.tokens), len(draft.tokens) + 1
+def rows_for(target: Target, text: Sequence[int], draft: Draft) -> Logits:
+    """Rows for the draft at the end of `text`, [len(draft.tokens) + 1, n_vocab]; what it has beside is evaluated by a
+    target that can."""
+    n_last = len(draft.tokens) + 1
     if draft.beside is not None and isinstance(target, BranchingTarget):
         return target.score_beside(text, n_last, draft.beside)
     return target.score(text, n_last)

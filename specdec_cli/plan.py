@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from specdec_cli.advice import cache_notes, pair_notes
-from specdec_cli.drafters import lookahead
+from specdec_cli.drafters import lookahead, sources
 from specdec_cli.errors import NoGpu, UsageError
 from specdec_cli.facts import model_facts
 from specdec_cli.fit import Fit, Gpu, Machine, Sized, changes, place
@@ -27,7 +27,8 @@ Say = Callable[[str], None]
 class PairRequest:
     """What the user asked for. None means "choose"; sizes are in tokens.
 
-    `k` is the length of drafts, with `auto` the longest that measured costs may choose.
+    `k` is the length of drafts, with `auto` the longest that measured costs may choose. With `trees` passes have room
+    for those of lookahead, whoever else drafts.
     """
 
     target: Path
@@ -66,6 +67,7 @@ class PairRequest:
     threads_draft: int | None = None
     force: bool = False
     head: Path | None = None
+    trees: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +103,7 @@ def make_plan(request: PairRequest, say: Say) -> Plan:
     facts, vocabulary = model_facts(headers), read_vocabulary(request.target)
     # Padding is cut off with a draft and without, so that the text is the same in both cases.
     draft_facts, head, n_shared, tokenizers = None, None, n_real(vocabulary), None
-    if request.drafter == "mtp":
+    if "mtp" in sources(request.drafter):
         head = own_head(headers, request.target.name)
         draft_facts, facts = own_part(facts, headers)
     elif request.draft is not None:
@@ -169,7 +171,7 @@ def _contexts(
     n_batch = min(request.n_batch, n_ctx)
     is_chosen = request.auto and request.drafter != "none"  # else several are measured, fixed lengths too
     k = min(request.k, LONGEST_WITH_STATES) if is_chosen and any(facts.state_bytes) else request.k
-    branches = lookahead.DEFAULT_WINDOW if request.drafter == "lookahead" else 0
+    has_trees = request.trees or lookahead.LookaheadDrafter.name in sources(request.drafter)
     target = ContextSettings(
         n_ctx=n_ctx,
         n_batch=n_batch,
@@ -180,7 +182,7 @@ def _contexts(
         # No draft is longer than the context, but a k that no pass could hold is told as it was given.
         max_rows=min(k + 1, n_ctx) if k < (request.n_ubatch or request.n_batch) else k + 1,
         wider_passes=not request.strict,
-        branches=branches,
+        branches=lookahead.DEFAULT_WINDOW if has_trees else 0,
     )
     draft_ctx = n_ctx
     if head is not None:  # it turns positions, so none is too far: it only guesses worse beyond what it was trained for

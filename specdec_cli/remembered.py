@@ -82,16 +82,18 @@ class RememberedTarget(Remembered):
         return rows[:n_last]
 
     def hidden(self, tokens: Sequence[int]) -> Hidden | None:
-        """The state after any text: the first draw of a place has no pass before it."""
+        """The state after any text but none: the first draw of a place has no pass before it."""
 
         def find() -> tuple[Hidden | None, int]:
             self._target.keep_hidden = True
-            self._target.score(tokens, 1)
-            state = self._target.hidden(tokens)
-            self._target.keep_hidden = False
+            try:
+                self._target.score(tokens, 1)
+                state = self._target.hidden(tokens)
+            finally:
+                self._target.keep_hidden = False
             return state, 0 if state is None else state.nbytes
 
-        return self._states.get(tuple(tokens), find)
+        return self._states.get(tuple(tokens), find) if tokens else None
 
 
 class RememberedHead:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from contextlib import ExitStack
 
+from specdec_cli.drafters import sources
 from specdec_cli.errors import UsageError
 from specdec_cli.history import NO_BREAKERS, Breakers, breakers_from
 from specdec_cli.law import Law
@@ -27,7 +28,7 @@ def check_rule(request: PairRequest) -> None:
             f"--strict makes the text that of plain decoding, which --verify {request.verify} does not keep.",
             hint="Leave out one of the two.",
         )
-    if request.strict and request.drafter == "lookahead":
+    if request.strict and "lookahead" in sources(request.drafter):
         raise UsageError(
             "--strict keeps passes narrow, and --draft lookahead makes every pass wide.",
             hint="Leave out one of the two.",

@@ -18,6 +18,7 @@ from scipy import stats
 from specdec_cli import audit_report, chance
 from specdec_cli.audit import Audit, LawCheck, Way
 from specdec_cli.bench import Task
+from specdec_cli.errors import DecodeFailed
 from specdec_cli.llama.abort import AbortFlag
 from specdec_cli.llama.session import LlamaSession
 from specdec_cli.medusa_heads import Heads
@@ -259,6 +260,29 @@ def test_the_states_and_trees_that_are_remembered_are_those_that_were_computed(e
         np.testing.assert_allclose(leaf, session.score((*text, *after), 1)[0], atol=1e-3)
 
 
+def test_no_state_is_shown_of_nothing_and_none_is_kept_after_an_error(
+    every: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = every.target.session
+    one = RememberedTarget(session)
+    assert one.hidden(()) is None
+    with monkeypatch.context() as broken:
+        broken.setattr(LlamaSession, "score", raises(DecodeFailed("No.", hint="")))
+        with pytest.raises(DecodeFailed):
+            one.hidden((1, 300))
+    assert not session.keep_hidden
+    found = audit_of(every)
+    list(found.check_laws([Task("a", (300,))], [Way("rejection", "medusa", 2, 1.0)], 100, 1, NEVER))
+    assert len(found.laws) == 1
+
+
+def raises(error: Exception) -> Callable[..., Any]:
+    def fail(*_: object) -> Any:
+        raise error
+
+    return fail
+
+
 def test_a_remembered_head_says_what_the_head_says() -> None:
     """Drafts that go other ways from a beginning that is known, and drafts of another length."""
     head, alone = (FakeHead(HashLM(24, seed=1), confidences=(0.9, 0.6, 0.2)) for _ in range(2))
@@ -327,6 +351,16 @@ def test_what_cannot_be_tested_for_want_of_drafts_is_said(every: Pair, monkeypat
     )
 
 
+def test_the_time_of_what_cannot_be_tested_goes_to_the_rest(every: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second for each look at the clock: nine hundred draws, the first three hundred of which are not timed."""
+    monkeypatch.setattr("specdec_cli.drafters.medusa.MedusaDrafter.propose", lambda *_: Draft())
+    found, now = audit_of(every), 100.0
+    ways = [*(Way("block", "medusa", k, 1.0) for k in (1, 2)), Way("block", "model", 1, 1.0)]
+    found._clock = itertools.count(now).__next__
+    list(found.check_laws(TASKS, ways, 900, 1, now + 1000))
+    assert [check.draws for check in found.laws] == [900]
+
+
 def test_ties_and_places_without_choice_are_said(pair: Pair) -> None:
     found = audit_of(pair)
     list(found.check_texts(TASKS, TEXT_WAYS[:1], 20, 20, NEVER))
@@ -366,6 +400,34 @@ def test_audit_tells_a_verdict_and_writes_a_document(models: Models, tmp_path: P
     assert [row["tokens"] for row in document["texts"]] == [32] * 16
     assert {(row["draws"], row["is_bug"]) for row in document["distributions"]} == {(200, False)}
     assert document["threshold"] == pytest.approx(1e-3 / 16)
+
+
+def counted_trees(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many tokens beside the text each tree had that was evaluated."""
+    place, trees = LlamaSession._place_tree, list[int]()
+
+    def counted(self: LlamaSession, branches: Branches, *rest: Any) -> None:
+        trees.append(len(branches.tokens))
+        place(self, branches, *rest)
+
+    monkeypatch.setattr(LlamaSession, "_place_tree", counted)
+    return trees
+
+
+@pytest.mark.parametrize("drafters", ["lookahead", "ngram+lookahead", "model,lookahead"])
+def test_lookahead_has_its_trees_beside_any_other_drafter(
+    models: Models, monkeypatch: pytest.MonkeyPatch, drafters: str
+) -> None:
+    trees = counted_trees(monkeypatch)
+    usual = ("--draft", models.draft, "--drafter", drafters, "--threads", 1, "-k", 3, "--temp", 1, "--budget", 0.1)
+    done = inside("audit", models.words, *usual, "--tokens", 16, "--rules", "coupled", "--json", "-")
+    assert done.code == 0, done.err
+    assert len(trees) > 4
+    assert all(row["drafted"] for row in json.loads(done.out)["texts"])
+    trees.clear()
+    done = inside("bench", models.words, *usual, "-n", 16, "--repeats", 1, "--kinds", "qa")
+    assert done.code == 0, done.err
+    assert len(trees) > 4
 
 
 def test_medusa_heads_and_lookahead(models: Models, tmp_path: Path) -> None:

@@ -433,7 +433,7 @@ def test_drafters_of_several_benchmarks_stand_in_one_table(models: Models, tmp_p
     by_text = [line for line in lines if "| lookahead k 1 |" in line]
     assert "| - | lookahead" in by_text[0]
     assert by_text[0].endswith("| qa |")
-    assert "machine differ" not in done.err
+    assert "not of one machine" not in done.err
 
 
 def test_a_table_of_what_is_none(models: Models, tmp_path: Path) -> None:
@@ -442,10 +442,81 @@ def test_a_table_of_what_is_none(models: Models, tmp_path: Path) -> None:
     document = json.loads(file.read_text())
     del document["cells"][0]["n_passes"]
     old.write_text(json.dumps(document))
-    for names, words in ((old, "older specdec"), (tmp_path / "none.json", "cannot be read"), ("", "needs a file")):
+    for names, words in (
+        (f"{file},{old}", "old.json is of an older specdec"),
+        (tmp_path / "none.json", "none.json cannot be read"),
+        ("", "needs a file"),
+    ):
         done = inside("bench", "--table", names)
-        assert done.code == 2
+        assert (done.code, done.out) == (2, "")
         assert words in done.err
+        assert "Give two files" not in done.err
+
+
+WHOLE = {
+    "machine": {"cpu": "one", "free_memory_bytes": 1},
+    "versions": {"specdec": "1"},
+    "files": [{"role": "target", "name": "t.gguf"}],
+    "cells": [
+        {"kind": "qa", "temperature": 0.0, "drafter": "ngram", "k": 2, "p_min": 0.0, "speedup": 1.5,
+         "speedup_range": [1.4, 1.6], "tried_per_position": [4, 2], "kept_per_position": [2, 1],
+         "draft_seconds_per_token": None, "n_tokens": 9, "n_passes": 6}
+    ],
+}  # fmt: skip
+"""All that a document needs for a table."""
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"cells": []}, "has no cells"),
+        ({"cells": [{**WHOLE["cells"][0], "kept_per_position": [2]}]}, "tried and kept tokens of different positions"),
+        ({"files": None}, "does not say which files"),
+        ({"files": [{"role": "draft", "name": "d.gguf"}]}, "does not say which files"),
+        ({"files": ["t.gguf"]}, "does not say which files"),
+    ],
+)
+def test_a_damaged_document_is_named(tmp_path: Path, changed: dict[str, Any], words: str) -> None:
+    whole, damaged = tmp_path / "whole.json", tmp_path / "damaged.json"
+    whole.write_text(json.dumps(WHOLE))
+    assert inside("bench", "--table", whole).code == 0
+    damaged.write_text(json.dumps({**WHOLE, **changed}))
+    done = inside("bench", "--table", f"{whole},{damaged}")
+    assert (done.code, done.out) == (2, "")
+    assert "damaged.json" in done.err
+    assert words in done.err
+
+
+def test_what_has_no_place_beside_a_table(tmp_path: Path) -> None:
+    file = tmp_path / "a.json"
+    file.write_text(json.dumps(WHOLE))
+    for option in ("--json", "--csv", "--plot"):
+        for mode in (("--table", file), ("--compare", file, file)):
+            done = inside("bench", *mode, option, tmp_path / "x.svg")
+            assert (done.code, done.out) == (2, "")
+            assert f"{mode[0]} has no use for {option}." in done.err
+    assert "--compare has no use for --table." in inside("bench", "--table", file, "--compare", file, file).err
+    for place in ("/nowhere/x.md", tmp_path):
+        done = inside("bench", "--table", file, "--md", place)
+        assert (done.code, done.out) == (2, "")
+        assert f"{place} cannot be written." in done.err
+
+
+def test_a_table_says_what_its_benchmarks_do_not_share(tmp_path: Path) -> None:
+    names = ["a", "b", "c", "d"]
+    others = ({}, {"machine": {"cpu": "one", "free_memory_bytes": 2}}, {"versions": {}}, {"machine": {"cpu": "two"}})
+    for name, other in zip(names, others, strict=True):
+        (tmp_path / name).write_text(json.dumps({**WHOLE, **other}))
+
+    def notes(*which: str) -> list[str]:
+        done = inside("bench", "--table", ",".join(str(tmp_path / name) for name in which))
+        return [line for line in done.err.splitlines() if line.startswith("Note: ")]
+
+    assert notes("a", "b") == []
+    machine, versions = notes(*names)
+    assert notes("a", "c") == [versions]
+    assert "machine" not in versions
+    assert notes("a", "d") == [machine]
 
 
 @pytest.mark.parametrize(("columns", "is_wide"), [("80", False), ("109", False), ("110", True)])

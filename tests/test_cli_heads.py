@@ -5,13 +5,16 @@ import time
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cli import HEADS, N_VOCAB, VOCAB, Models, inside, json_inside, specdec
 from heads import by_token, write_dflash, write_eagle3, write_mtp
+from medusa import heads_of, write_safetensors
 from planted import BYTES, UNK, Chain, random_chain, write_planted, write_tiny_hybrid, write_tiny_mamba
 
 from specdec_cli.llama.abort import AbortFlag
+from specdec_cli.llama.session import LlamaSession
 from specdec_cli.pairing import open_pair
 from specdec_cli.plan import PairRequest
 from specdec_cli.prompts import conversation
@@ -78,6 +81,10 @@ def test_mtp(models: Heads) -> None:
     assert done.document["stats"]["accepted"] >= 15
     assert "head: mtp, the target's own layers for further tokens" in done.err
 
+    done = json_inside(models.mtp, "a b c", "--draft", "mtp", *FLAGS, "-k", "auto")
+    assert done.document["token_ids"] == plain["token_ids"]
+    assert done.document["models"]["drafter"] == "ngram+mtp"
+
 
 def test_a_head_beside_a_target_with_recurrent_layers(models: Heads, tmp_path: Path) -> None:
     hybrid = write_tiny_hybrid(tmp_path / "hybrid.gguf", seed=5, n_vocab=N_VOCAB)
@@ -142,6 +149,48 @@ def test_bench_and_audit_know_heads(models: Heads, tmp_path: Path) -> None:
         document = json.loads(done.out)
         assert len(document["distributions"]) == 8
         assert all(row["drafted"] for row in document["texts"])
+
+
+@pytest.mark.parametrize("kind", ["model", "mtp", "medusa"])
+def test_a_note_says_what_was_left_out_beside_lookup(
+    models: Heads, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setattr("specdec_cli.auto_length._HOPELESS", float("inf"))
+    medusa = write_safetensors(tmp_path / "heads.safetensors", heads_of(models.chain, 2))
+    target = models.mtp if kind == "mtp" else models.words
+    draft = {"model": models.draft, "mtp": "mtp", "medusa": medusa}[kind]
+    done = json_inside(target, "a b c a b c", "--draft", draft, "--raw", "-n", 12, "--temp", 0)
+    assert f"Drafts by {kind} were left out, and only lookup in the text was asked: a draft token takes" in done.err
+
+
+@pytest.mark.parametrize("command", ["bench", "audit"])
+def test_a_head_goes_by_no_other_heads_name(models: Heads, command: str) -> None:
+    for draft, wrong, own in ((models.eagle3, "mtp", "eagle3"), ("mtp", "dspark", "mtp")):
+        target = models.mtp if draft == "mtp" else models.target
+        for drafter in (wrong, f"ngram+{wrong}"):
+            done = inside(command, target, "--draft", draft, "--drafter", drafter, "-k", 2, "--threads", 1)
+            assert (done.code, done.out) == (2, "")
+            assert f"The head that is open is {own}, not {wrong}." in done.err
+
+
+def test_lookahead_beside_heads(models: Heads, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a head reads of a pass does not hold the trees beside the text."""
+    place, trees = LlamaSession._place_tree, list[Any]()
+    monkeypatch.setattr(LlamaSession, "_place_tree", lambda *args: trees.append(args) or place(*args))
+    (tmp_path / "prompts.txt").write_text("a b c a b c", encoding="utf-8")
+    few = ("--tokens", 48, "--draws", 100, "--places", 1, "-k", 3, "--temp", "0,1", "--budget", 0.1)
+    for target, draft in ((models.target, models.eagle3), (models.mtp, "mtp")):
+        options = ("--draft", draft, "--drafter", "model,lookahead,lookahead+model", "--rules", "coupled,rejection")
+        done = inside(
+            "audit", target, *options, "--prompts", tmp_path / "prompts.txt", "--threads", 1, *few, "--json", "-"
+        )
+        assert done.code == 0, done.err + done.out
+        assert len(trees) > 10
+        trees.clear()
+        drafted = {
+            (row["rule"], row["drafter"], row["temperature"]): row["drafted"] for row in json.loads(done.out)["texts"]
+        }
+        assert all(drafted.values())
 
 
 def test_a_head_is_no_target(models: Heads) -> None:

@@ -255,7 +255,10 @@ def test_a_drafter_is_found_under_the_name_that_it_shows(name: str) -> None:
 class OneRow:
     """A model, a head and a target with states, none of which looks at the text."""
 
-    name, n_ctx, n_vocab, longest, confidence = "eagle3", 10**6, 8, None, None
+    n_ctx, n_vocab, longest, confidence = 10**6, 8, None, None
+
+    def __init__(self, name: str) -> None:
+        self.name = name
 
     def score(self, _tokens: Sequence[int], _n_last: int) -> Logits:
         return np.ones((1, self.n_vocab), np.float32)
@@ -272,7 +275,7 @@ class OneRow:
 
 @pytest.mark.parametrize("name", sorted(DRAFTERS))
 def test_no_round_looks_at_the_whole_text(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    one, rule = OneRow(), SharedNoise(Law(GREEDY, n_shared=8), seed=0)
+    one, rule = OneRow(name), SharedNoise(Law(GREEDY, n_shared=8), seed=0)
     heads = Heads((Head((), np.eye(8, dtype=np.float32)),))
     drafter = make_drafter(name, DrafterParts(rule, frozenset(), 0.0, one, one, head=one, heads=heads))
     text = Tokens([1, 2, 3, 4] * 1000)

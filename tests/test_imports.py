@@ -76,10 +76,10 @@ IMPORTS = {
     "profile": "drafters folders llama.build llama.devices machine settings",
     "learned": "calibrate chances folders pass_costs profile settings types",
     "auto_length": "chances learned types",
-    "plan": "advice drafters.lookahead errors facts fit gguf heads llama.build llama.devices llama.model machine "
-    "memory sampling settings vocab_check",
+    "plan": "advice drafters drafters.lookahead errors facts fit gguf heads llama.build llama.devices llama.model "
+    "machine memory sampling settings vocab_check",
     "pull": "download errors examine fit heads hub pick plan presets settings store vocab_check",
-    "rules": "errors history law llama.grammar llama.model plan rejection strict verify",
+    "rules": "drafters errors history law llama.grammar llama.model plan rejection strict verify",
     "pairing": "auto_length drafters drafters.lookahead drafters.medusa drafters.mixed drafters.model drafters.none "
     "errors learned llama.abort llama.devices llama.head llama.head_kinds llama.model llama.session llama.weights "
     "medusa_heads memory ngram_store plan profile rewind_cost rules settings strict types verify",
@@ -90,8 +90,8 @@ IMPORTS = {
     "answer": "advice errors stats text trace types ui.view",
     "running": "answer chat draft_length engine pairing prompts stats text trace ui.view",
     "document": "llama.build pairing running trace types numpy",
-    "bench": "costs draft_length drafters.lookahead drafters.none engine errors pairing same sampling settings stats "
-    "types verify",
+    "bench": "costs draft_length drafters drafters.lookahead drafters.none engine errors pairing same sampling "
+    "settings stats types verify",
     "remembered": "medusa_heads sampling types numpy",
     "audit": "bench chance draft_length drafters drafters.none engine law medusa_heads pairing rejection remembered "
     "rules same sampling types verify numpy",

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+import llama_cpp
 import numpy as np
 import pytest
 from hypothesis import given
@@ -320,6 +321,23 @@ def test_shared_prefix(a: list[int], b: list[int]) -> None:
     assert a[n : n + 1] != b[n : n + 1] or n == len(a) == len(b)
 
 
+def test_evaluating_wants_no_logits(models: dict[str, LlamaModel], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of one token neither: the matrix of a large vocabulary is a good part of a small model's pass."""
+    with session(models["plain"]) as s:
+        wanted, decode = list[list[int]](), llama_cpp.llama_decode
+
+        def seen(context: object, batch: llama_cpp.llama_batch) -> int:
+            wanted.append([batch.logits[i] for i in range(batch.n_tokens)])
+            return decode(context, batch)
+
+        monkeypatch.setattr("specdec_cli.llama.session.llama_cpp.llama_decode", seen)
+        s.evaluate(ids(1))
+        s.score(ids(2), 1)
+        s.evaluate(ids(4))
+        s.evaluate(ids(5))
+        assert wanted == [[0], [1], [0, 0], [0]]
+
+
 # --- failures -------------------------------------------------------------------------------------------
 
 
@@ -333,6 +351,18 @@ def test_an_id_that_the_model_does_not_have_is_an_error_with_its_own_reason(mode
         before = s.n_evaluated
         assert_near(s.score([*tokens, 4], 1), fresh(models["plain"], [*tokens, 4]))
         assert s.n_evaluated - before == 1, "nothing that was right is evaluated again"
+
+
+def test_a_pass_without_rows_is_an_error_and_the_next_one_has_them_again(
+    models: dict[str, LlamaModel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with session(models["plain"]) as s:
+        expected = s.score(ids(5), 1).copy()
+        with monkeypatch.context() as broken:
+            broken.setattr("specdec_cli.llama.session._logits_address", lambda _: None)
+            with pytest.raises(DecodeFailed, match=r"no logits"):
+                s.score(ids(6), 1)
+        assert_near(s.score(ids(5), 1), expected)
 
 
 @pytest.mark.parametrize(

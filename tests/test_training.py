@@ -9,6 +9,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import gguf
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -135,6 +136,25 @@ def test_llama_cpp_computes_the_head_that_was_written(
     expected[d2t] = weights["output.weight"] @ normed(state, "output_norm.weight")
     assert np.array_equal(np.isneginf(logits[0]), np.isneginf(expected))
     assert logits[0][d2t] == pytest.approx(expected[d2t], abs=0.02)
+
+
+def test_of_other_architectures_only_the_output_is_read(tmp_path: Path) -> None:
+    """What Medusa heads need is in every file; a GPT-2 has neither heads of keys nor an RMS norm in its header."""
+    file, matrix = tmp_path / "gpt2.gguf", np.arange(96, dtype=np.float32).reshape(12, 8)
+    writer = gguf.GGUFWriter(file, "gpt2")
+    writer.add_embedding_length(8)
+    writer.add_token_list([str(i) for i in range(12)])
+    writer.add_tensor("token_embd.weight", matrix)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    target_file = script("draft_files").TargetFile
+    target = target_file(file, output_only=True)
+    assert (target.n_embd, target.n_vocab, target.is_tied) == (8, 12, True)
+    np.testing.assert_array_equal(target.weight("output"), matrix)
+    with pytest.raises(SystemExit, match="has the architecture gpt2"):
+        target_file(file)
 
 
 def test_agreement_counts_choices_until_the_first_wrong_one(target: Path, head: Path) -> None:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from specdec_cli.commands.bench import SEED, WIDEST_LOOKAHEAD, as_tasks, check_writable, facts_of
-from specdec_cli.commands.options import find, layers, numbers, quantize, say, whole_numbers, words
+from specdec_cli.commands.bench import SEED, as_tasks, check_writable, facts_of, opened_for
+from specdec_cli.commands.options import find, in_panel, layers, numbers, quantize, say, whole_numbers, words
 from specdec_cli.commands.pull import offer_to_pull
 from specdec_cli.errors import TextDiffers, UsageError
 from specdec_cli.guard import guard_terminal
@@ -28,53 +28,33 @@ _LEAST_ANSWER = 64
 _TEXTS_SHARE = 0.5
 """Of the time, if there are distributions to test as well."""
 
-_WHAT = "What is tested"
-_HOW = "GPU, memory, threads"
+_what = in_panel("What is tested")
+_how = in_panel("GPU, memory, threads")
+_out = in_panel("Output")
 
 
 def audit(
     model: Annotated[str, typer.Argument(help="A preset's name, or the path of the target's GGUF file.")],
     *,
-    draft: Annotated[
-        str | None,
-        typer.Option(help="Whatever run takes; a preset brings its own.", rich_help_panel=_WHAT),
-    ] = None,
+    draft: Annotated[str | None, _what(help="Whatever run takes; a preset brings its own.")] = None,
     drafter: Annotated[
-        str | None,
-        typer.Option(
-            help="Who drafts, with commas: model, ngram ... (the draft, if there is one, and ngram).",
-            rich_help_panel=_WHAT,
-        ),
+        str | None, _what(help="Who drafts, with commas: model, ngram ... (the draft, if there is one, and ngram).")
     ] = None,
-    rules: Annotated[
-        str, typer.Option(help="Rules of verification, with commas.", rich_help_panel=_WHAT)
-    ] = "coupled,rejection,block",
-    k: Annotated[str, typer.Option("-k", "--k", help="Draft lengths, with commas.", rich_help_panel=_WHAT)] = "1,3,7",
-    temp: Annotated[str, typer.Option(help="Temperatures, with commas.", rich_help_panel=_WHAT)] = "0,0.7,1",
-    tokens: Annotated[
-        int, typer.Option(min=1, help="Tokens compared with plain decoding in every way.", rich_help_panel=_WHAT)
-    ] = 2000,
-    draws: Annotated[
-        int, typer.Option(min=100, help="Draws of each place of a text, in every way.", rich_help_panel=_WHAT)
-    ] = 1000,
-    places: Annotated[
-        int, typer.Option(min=1, help="Places of texts at which distributions are tested.", rich_help_panel=_WHAT)
-    ] = 3,
-    prompts: Annotated[
-        Path | None,
-        typer.Option(help="Your own prompts: a text, or JSON lines with kind and prompt.", rich_help_panel=_WHAT),
-    ] = None,
-    budget: Annotated[float, typer.Option(min=0.1, help="Minutes it may take, about.", rich_help_panel=_WHAT)] = 5.0,
-    ctx: Annotated[int | None, typer.Option(min=0, help="Context in tokens.", rich_help_panel=_HOW)] = None,
-    kv: Annotated[str, typer.Option(help="Type of the target's cache.", rich_help_panel=_HOW)] = "f16",
-    kv_draft: Annotated[str, typer.Option(help="Type of the draft's cache.", rich_help_panel=_HOW)] = "f16",
-    threads: Annotated[int | None, typer.Option(min=1, help="Threads of both models.", rich_help_panel=_HOW)] = None,
-    ngl: Annotated[str, typer.Option(help="Layers of the target on the GPU.", rich_help_panel=_HOW)] = "auto",
-    ngl_draft: Annotated[str, typer.Option(help="Layers of the draft on the GPU.", rich_help_panel=_HOW)] = "auto",
-    json_file: Annotated[
-        Path | None,
-        typer.Option("--json", help="Write everything as JSON to FILE (- for stdout).", rich_help_panel="Output"),
-    ] = None,
+    rules: Annotated[str, _what(help="Rules of verification, with commas.")] = "coupled,rejection,block",
+    k: Annotated[str, _what("-k", "--k", help="Draft lengths, with commas.")] = "1,3,7",
+    temp: Annotated[str, _what(help="Temperatures, with commas.")] = "0,0.7,1",
+    tokens: Annotated[int, _what(min=1, help="Tokens compared with plain decoding in every way.")] = 2000,
+    draws: Annotated[int, _what(min=100, help="Draws of each place of a text, in every way.")] = 1000,
+    places: Annotated[int, _what(min=1, help="Places of texts at which distributions are tested.")] = 3,
+    prompts: Annotated[Path | None, _what(help="Your own prompts: a text, or JSON lines with kind and prompt.")] = None,
+    budget: Annotated[float, _what(min=0.1, help="Minutes it may take, about.")] = 5.0,
+    ctx: Annotated[int | None, _how(min=0, help="Context in tokens.")] = None,
+    kv: Annotated[str, _how(help="Type of the target's cache.")] = "f16",
+    kv_draft: Annotated[str, _how(help="Type of the draft's cache.")] = "f16",
+    threads: Annotated[int | None, _how(min=1, help="Threads of both models.")] = None,
+    ngl: Annotated[str, _how(help="Layers of the target on the GPU.")] = "auto",
+    ngl_draft: Annotated[str, _how(help="Layers of the draft on the GPU.")] = "auto",
+    json_file: Annotated[Path | None, _out("--json", help="Write everything as JSON to FILE (- for stdout).")] = None,
 ) -> None:
     """Test at length that drafts change nothing: texts against plain decoding's, distributions against the target's.
 
@@ -98,13 +78,9 @@ def audit(
     files = resolve(model, draft, quantize, find, say)
     drafters = _drafters(drafters, files)
     text_ways, law_ways = _ways(words(rules), drafters, lengths, temperatures)
-    opened_for = "mtp" if files.drafter == "mtp" else "lookahead" if "lookahead" in drafters else "none"
     request = PairRequest(
         target=files.target,
         draft=files.draft,
-        drafter=opened_for,
-        # Passes of lookahead are wide, and texts are compared at the widths of passes.
-        k=max(*lengths, *LAW_LENGTHS, WIDEST_LOOKAHEAD if opened_for == "lookahead" else 0),
         seed=SEED,
         sampling=files.preset.sampling if files.preset is not None else SamplingParams(),
         gpu_layers=layers(ngl, "--ngl"),
@@ -115,6 +91,7 @@ def audit(
         threads=threads,
         force=True,
         head=files.head,
+        **opened_for(files, drafters, max(*lengths, *LAW_LENGTHS)),
     )
     with open_pair(request, say=say, abort=AbortFlag()) as pair:
         _check_drafting(pair, drafters)

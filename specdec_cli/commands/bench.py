@@ -5,7 +5,7 @@ import shlex
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -112,9 +112,14 @@ def bench(
     Ctrl-C ends the measuring and shows what there is so far. Exit code 9 if a text is not plain decoding's and no
     near tie explains it.
     """
+    outputs, drawn = {"json": json_file, "csv": csv_file, "md": md_file}, {"--plot": plot_file}
+    for file in (*outputs.values(), plot_file):
+        check_writable(file)
     if compare is not None:
+        _alone("--compare", {"--table": table, **{f"--{name}": file for name, file in outputs.items()}, **drawn})
         return compare_documents(*compare)
     if table is not None:
+        _alone("--table", {"--json": json_file, "--csv": csv_file, **drawn})
         return drafters_side_by_side([Path(name) for name in words(table)], md_file)
     if model is None:
         raise UsageError("No model was named.", hint="Give a preset's name or a GGUF file.")
@@ -129,9 +134,6 @@ def bench(
     from specdec_cli.resolve import resolve
     from specdec_cli.sampling import SamplingParams
 
-    outputs = {"json": json_file, "csv": csv_file, "md": md_file}
-    for file in (*outputs.values(), plot_file):
-        check_writable(file)
     if plot_file is not None:
         from specdec_cli.plot import check_form
 
@@ -152,13 +154,9 @@ def bench(
     ks = _lengths(k) if k is not None else _usual_lengths(files)
     p_mins = numbers(p_min, "--p-min") or _usual_p_mins(files, tune)
     settings = _settings(files, words(drafter), ks, temperatures, p_mins)
-    opened_for = _opened_for(files, settings)
     request = PairRequest(
         target=files.target,
         draft=files.draft,
-        drafter=opened_for,
-        # Passes of lookahead are wide, and texts are compared at the widths of passes.
-        k=max(longest_draft(settings), WIDEST_LOOKAHEAD if opened_for == "lookahead" else 0),
         seed=SEED,
         sampling=replace(sampling, temperature=temperatures[0]),
         gpu_layers=layers(ngl, "--ngl"),
@@ -170,6 +168,7 @@ def bench(
         force=True,
         auto=any(setting.k == AUTO for setting in settings),
         head=files.head,
+        **opened_for(files, [setting.drafter for setting in settings], longest_draft(settings)),
     )
     abort, began = AbortFlag(), time.perf_counter()
     with stoppable(abort), open_pair(request, say=say, abort=abort) as pair:
@@ -204,6 +203,13 @@ def bench(
     return None
 
 
+def _alone(option: str, others: Mapping[str, object]) -> None:
+    """Refuse what has no place beside an option that measures nothing."""
+    given = [name for name, value in others.items() if value is not None]
+    if given:
+        raise UsageError(f"{option} has no use for {' and '.join(given)}.", hint="Leave out one of the two.")
+
+
 def _lengths(text: str) -> "list[Length]":
     """Draft lengths between commas. Raises UsageError."""
     if not words(text):
@@ -225,11 +231,20 @@ def _usual_lengths(files: "Resolved") -> "list[Length]":
     return [*sorted({*USUAL_LENGTHS, own or USUAL_LENGTHS[0]}), AUTO]
 
 
-def _opened_for(files: "Resolved", settings: "list[Setting]") -> str:
-    """The drafter that contexts must suit: lookahead needs more sequences, MTP layers are read with the weights."""
-    if files.drafter == "mtp":
-        return "mtp"
-    return "lookahead" if any(setting.drafter == "lookahead" for setting in settings) else "none"
+def opened_for(files: "Resolved", drafters: Iterable[str], longest: int) -> dict[str, Any]:
+    """Of a PairRequest: what suits all of these drafters, with drafts of at most `longest` tokens.
+
+    MTP layers are read with the weights. Lookahead needs more sequences; its passes are wide, and texts are compared at
+    the widths of passes.
+    """
+    from specdec_cli.drafters import sources
+
+    has_trees = any("lookahead" in sources(name) for name in drafters)
+    return {
+        "drafter": "mtp" if files.drafter == "mtp" else "none",
+        "k": max(longest, WIDEST_LOOKAHEAD if has_trees else 0),
+        "trees": has_trees,
+    }
 
 
 def _usual_p_mins(files: "Resolved", tune: bool) -> list[float]:
@@ -388,5 +403,7 @@ def _file(role: str, path: Path) -> dict[str, Any]:
 
 def check_writable(file: Path | None) -> None:
     """Before hours of measuring, not after."""
-    if file is not None and str(file) != "-" and not os.access(file.parent if not file.exists() else file, os.W_OK):
+    if file is None or str(file) == "-":
+        return
+    if file.is_dir() or not os.access(file if file.exists() else file.parent, os.W_OK):
         raise UsageError(f"{file} cannot be written.", hint="Check the folder.")

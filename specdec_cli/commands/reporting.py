@@ -85,7 +85,7 @@ def drafters_side_by_side(files: list[Path], md_file: Path | None) -> None:
     if not files:
         raise UsageError("--table needs a file.", hint="Give what bench --json wrote, with commas between.")
     documents = [read_document(file) for file in files]
-    found = rows(documents)
+    found = rows([(str(file), document) for file, document in zip(files, documents, strict=True)])
     if md_file is not None and str(md_file) == "-":
         print("\n".join(markdown_table(HEADERS, found)))
     else:
@@ -93,8 +93,11 @@ def drafters_side_by_side(files: list[Path], md_file: Path | None) -> None:
         if md_file is not None:
             md_file.write_text("\n".join([*markdown_table(HEADERS, found), ""]), encoding="utf-8")
             say(f"Written: {md_file}")
-    for note in {note for other in documents[1:] for note in changed_facts(documents[0], other)} - {"files differ"}:
-        say(f"Note: {note}, so these speedups are not of one machine.")
+    changed = {what for other in documents[1:] for what in changed_facts(documents[0], other)}
+    if "machine" in changed:
+        say("Note: these speedups are not of one machine.")
+    if "versions" in changed:
+        say("Note: these speedups are not of the same versions of specdec, llama.cpp and what else there is.")
 
 
 def compare_documents(before: Path, after: Path) -> None:
@@ -122,8 +125,8 @@ def compare_documents(before: Path, after: Path) -> None:
         right="before after change noise",
     )
     print()
-    for note in changed_facts(old, new):
-        print(f"Note: {note}.")
+    for what in changed_facts(old, new):
+        print(f"Note: {what} differ.")
     real = [d for d in found if d.is_real]
     faster = sum(d.change > 0 for d in real)
     print(f"{len(real)} of {len(found)} cells differ beyond noise: {faster} faster, {len(real) - faster} slower.")

@@ -164,7 +164,7 @@ def run(
     from specdec_cli.advice import strict_notes
     from specdec_cli.document import plain as plain_values
     from specdec_cli.document import run_document
-    from specdec_cli.drafters import with_lookup
+    from specdec_cli.drafters import sources, with_lookup
     from specdec_cli.drafters.mixed import MixedDrafter
     from specdec_cli.drafters.model import ModelDrafter
     from specdec_cli.llama.abort import AbortFlag
@@ -310,10 +310,11 @@ def run(
         ids = talk.ask(text) if talk is not None else _raw_ids(pair, text, system, raw)
         with stoppable(abort):
             written = writer.write(ids)
+        dear = sources(pair.drafter.name)[-1]
         if isinstance(pair.drafter, MixedDrafter) and pair.drafter.gave_up is not None:
-            say(f"The draft model stopped drafting ({pair.drafter.gave_up}); lookup in the text went on.")
+            say(f"Drafts by {dear} ended ({pair.drafter.gave_up}); lookup in the text went on.")
         elif pair.auto is not None and pair.auto.left_out is not None:
-            say(f"Only lookup in the text drafted, not the model: {pair.auto.left_out}.")
+            say(f"Drafts by {dear} were left out, and only lookup in the text was asked: {pair.auto.left_out}.")
         if pair.strict is not None:
             for note in strict_notes(pair.strict.longest, pair.strict.noise, pair.strict.n_settled):
                 say(note)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from specdec_cli.drafters.head import HeadDrafter
 from specdec_cli.drafters.lookahead import LookaheadDrafter
@@ -53,9 +54,11 @@ def _medusa(parts: DrafterParts) -> Drafter:
     return MedusaDrafter(parts.target, parts.heads, parts.rule, parts.end_tokens)
 
 
-def _head(parts: DrafterParts) -> Drafter:
+def _head(name: str, parts: DrafterParts) -> Drafter:
     if parts.head is None:
         raise UsageError("This drafter needs a trained head.", hint="Give one with --draft PATH.")
+    if parts.head.name != name:
+        raise UsageError(f"The head that is open is {parts.head.name}, not {name}.", hint="Use its own name, or model.")
     return HeadDrafter(parts.head, parts.rule, parts.end_tokens, p_min=parts.p_min)
 
 
@@ -65,11 +68,11 @@ DRAFTERS: Mapping[str, Callable[[DrafterParts], Drafter]] = {
     "model": _model,
     "ngram": _ngram,
     "none": lambda _: NoDrafter(),
-    "eagle3": _head,
-    "mtp": _head,
-    "dflash": _head,
-    "dflash2": _head,
-    "dspark": _head,
+    "eagle3": partial(_head, "eagle3"),
+    "mtp": partial(_head, "mtp"),
+    "dflash": partial(_head, "dflash"),
+    "dflash2": partial(_head, "dflash2"),
+    "dspark": partial(_head, "dspark"),
 }
 _DEARER = frozenset({"model", "mtp", "medusa"})
 """Those beside which lookup is worth a try first."""

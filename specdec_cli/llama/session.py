@@ -24,13 +24,13 @@ from specdec_cli.tokens import Tokens
 from specdec_cli.types import Branches, Hidden, Logits
 
 ABORTED = 2  # llama_decode's answer when the abort callback said so
+_UNTOUCHED = (1, -1)  # its answers for a full context and a wrong batch: the memory is as it was
 _TRIED_POSITIONS = 8  # enough for the trial below, in the smallest context
 _SAME_SHARE = 0.5
 _SAME = 0.01  # logits may differ by so much where the prefix hardly moves them
 _logits_address = ctypes.CFUNCTYPE(ctypes.c_void_p, llama_cpp.llama_context_p_ctypes)(
     ("llama_get_logits", llama_cpp.llama_cpp._lib)  # as a number: llama_cpp's own makes a pointer object each time
 )
-_UNTOUCHED = (1, -1)  # its answers for a full context and a wrong batch: the memory is as it was
 
 
 class LlamaSession:
@@ -275,6 +275,8 @@ class LlamaSession:
         """The first `n` rows of llama.cpp's buffer. It seldom moves, and wrapping it anew takes 30 microseconds."""
         address = _logits_address(self._context)
         if address != self._buffer_address:
+            if not address:
+                raise DecodeFailed("llama.cpp has no logits after a pass.", hint="Run again with --log FILE.")
             shape = (self._settings.max_rows + self._settings.branches, self.n_vocab)
             buffer = (ctypes.c_float * (shape[0] * shape[1])).from_address(address)
             self._buffer, self._buffer_address = np.ctypeslib.as_array(buffer).reshape(shape), address

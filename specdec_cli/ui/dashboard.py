@@ -84,11 +84,12 @@ class LiveView:
         self._pending: deque[Span] = deque()
         self._finished = False
         self._noticed: set[str] = set()
-        self._draw_seconds = deque([0.0, 0.0, 0.0], maxlen=3)
+        self._draw_seconds = {is_new: deque([0.0, 0.0, 0.0], maxlen=3) for is_new in (False, True)}
         self._next_draw = float("-inf")
         self._panel: list[Line] = []
         self._panel_shows: tuple[int, int, bool, str | None] | None = None
         self._next_panel = float("-inf")
+        self._panel_is_new = False
         self._console = _console(terminal)
         self._region = Region(self._console, redirect_stderr=redirect_stderr)
 
@@ -118,9 +119,11 @@ class LiveView:
             return
         self._draw()
         ended = self._clock()
-        # The median, so that one draw during which the system was busy elsewhere does not stop the picture.
-        self._draw_seconds.append(ended - started)
-        pause = SECONDS_PER_DRAWING_SECOND * median(self._draw_seconds)
+        # Each draw is paid for by the pause after it. The median, so that one draw during which the system was busy
+        # elsewhere does not stop the picture; of draws like this one, since those with new figures are dear and rarer.
+        alike = self._draw_seconds[self._panel_is_new]
+        alike.append(ended - started)
+        pause = SECONDS_PER_DRAWING_SECOND * median(alike)
         self._next_draw = started + max(LEAST_SECONDS_BETWEEN_DRAWS, pause)
 
     def notice(self, text: str) -> None:
@@ -189,7 +192,8 @@ class LiveView:
         """Those of before, for a while, unless something has changed that should be seen at once."""
         shows = (columns, rows, self._stats.passes > 0, self._stats.off_reason)
         now = self._clock()
-        if now >= self._next_panel or shows != self._panel_shows:
+        self._panel_is_new = now >= self._next_panel or shows != self._panel_shows
+        if self._panel_is_new:
             self._panel = panel(self._header, self._stats, self._palette, columns, rows)
             self._panel_shows, self._next_panel = shows, now + SECONDS_BETWEEN_PANELS
         return self._panel
