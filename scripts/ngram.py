@@ -8,8 +8,7 @@
 `record` writes the texts of the benchmark's prompts by plain decoding. `replay` drafts along them: the shares of
 copied tokens that were right, by what was said of them, and tokens per pass and predicted speedup by the longest
 draft and the least chance of a whole draft, for the kinds of text that copy and for the others. `bound` sets what
-`-k auto` reaches by lookup alone, in the first answer to a pair and later (when all the other texts, but not this one,
-have told what chances are worth), beside the most that anybody could who copies from the same places and knows which
+`-k auto` reaches by lookup alone beside the most that anybody could who copies from the same places and knows which
 tokens will be right. `--costs` are milliseconds of passes of 1, 2, 3, ...
 tokens (from `specdec bench --json`); without, those of SmolLM2-135M Q4_0 on 2 cores. `flat` times a call after texts
 of 1,000 to 32,000 tokens.
@@ -20,7 +19,6 @@ import json
 import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from copy import deepcopy
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -171,23 +169,16 @@ def _bound(options: argparse.Namespace) -> None:
     """Speedups by kind of text; of plain decoding where `auto` has the same costs."""
     texts, costs = json.loads(options.file.read_text()), [seconds / 1000 for seconds in options.costs]
     sums: dict[str, NDArray[np.float64]] = {}
-    drafters = [_Lookup(text, len(costs) - 1) for text in texts]
-    before = _learned(costs)  # known after the texts before this one
-    for i, text in enumerate(texts):
-        others = deepcopy(before)
-        for other, drafter in zip(texts[i + 1 :], drafters[i + 1 :], strict=True):
-            _auto_seconds(other, drafter, costs, others)
+    for text in texts:
         seconds = [
             len(text["answer"]) * costs[0],
-            _auto_seconds(text, drafters[i], costs, _learned(costs)),
-            _auto_seconds(text, drafters[i], costs, others),
+            _auto_seconds(text, _Lookup(text, len(costs) - 1), costs, _learned(costs)),
             _least_seconds(text, costs),
         ]
-        _auto_seconds(text, drafters[i], costs, before)
-        sums[text["kind"]] = sums.get(text["kind"], np.zeros(4)) + seconds
-    print(f"{'kind':12} {'auto, first answer':>18} {'auto, later':>12} {'bound':>6}")
-    for kind, (plain, first, later, least) in sums.items():
-        print(f"{kind:12} {plain / first:18.2f} {plain / later:12.2f} {plain / least:6.2f}")
+        sums[text["kind"]] = sums.get(text["kind"], np.zeros(3)) + seconds
+    print(f"{'kind':12} {'auto':>6} {'bound':>6}")
+    for kind, (plain, chosen, least) in sums.items():
+        print(f"{kind:12} {plain / chosen:6.2f} {plain / least:6.2f}")
 
 
 def _learned(costs: Sequence[float]) -> Learned:
