@@ -1,6 +1,7 @@
 """Two benchmarks side by side: which differences are more than what measuring again would give."""
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,14 +38,32 @@ def read_document(file: Path) -> Mapping[str, Any]:
     """A document that `bench --json` wrote. Raises UsageError."""
     try:
         data = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise UsageError(f"{file} cannot be read: {error}.", hint=_WANTED) from error
     cells = data.get("cells") if isinstance(data, dict) else None
-    needed = {*_KEY, "speedup", "speedup_range"}
-    if not isinstance(cells, list) or not all(isinstance(cell, dict) and needed <= cell.keys() for cell in cells):
+    if not isinstance(cells, list) or not all(_is_cell(cell) for cell in cells):
         raise UsageError(f"{file} is no benchmark.", hint=_WANTED)
     document: Mapping[str, Any] = data
     return document
+
+
+def _is_cell(cell: Any) -> bool:
+    """Whether it has what a comparison reads, as numbers and words that a benchmark can have."""
+    if not isinstance(cell, dict) or not {*_KEY, "speedup", "speedup_range"} <= cell.keys():
+        return False
+    pair = cell["speedup_range"]
+    ratios = [cell["speedup"], *pair] if isinstance(pair, list) and len(pair) == 2 else [None]
+    return (
+        all(isinstance(cell[name], str) for name in ("kind", "drafter"))
+        and (isinstance(cell["k"], int) or cell["k"] == "auto")
+        and all(is_number(cell[name]) for name in ("temperature", "p_min"))
+        and all(ratio is not None and is_number(ratio) and ratio > 0 for ratio in ratios)
+    )
+
+
+def is_number(value: Any) -> bool:
+    """Whether it is a finite one; true and false are none."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Difference]:

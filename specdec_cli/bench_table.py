@@ -4,12 +4,14 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from specdec_cli.bench_compare import is_number
 from specdec_cli.costs import conditional_acceptance
 from specdec_cli.drafters import sources
 from specdec_cli.errors import UsageError
 
 HEADERS = ("target", "draft", "drafter", "temp", "kept 1st, 2nd ...", "ms/token", "per pass", "speedup", "kinds")
 MOST_POSITIONS = 4
+_NAME, _FIRST_TWO = 12, len("0.50, 0.50")
 _NEEDED = frozenset({"tried_per_position", "kept_per_position", "draft_seconds_per_token", "n_tokens", "n_passes"})
 _AGAIN = "Measure again: specdec bench ... --json FILE"
 
@@ -25,6 +27,16 @@ def rows(documents: Sequence[tuple[str, Mapping[str, Any]]]) -> list[tuple[str, 
     return [_row(document, cells) for _, document in documents for cells in _by_setting(document)]
 
 
+def narrow(found: Sequence[tuple[str, ...]]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """Headers and rows for a terminal of 80 columns: what one came for. Of names the end tells most."""
+    headers = ("speedup", "per-pass", "ms", "temp", "kept 1, 2", "drafter", "file")
+    cropped: list[tuple[str, ...]] = []
+    for target, draft, drafter, temp, kept, ms, per_pass, speedup, _ in found:
+        file = target if draft == "-" else draft
+        cropped.append((speedup, per_pass, ms, temp, kept[:_FIRST_TWO], drafter, file[-_NAME:]))
+    return headers, cropped
+
+
 def _check(name: str, document: Mapping[str, Any]) -> None:
     """What was read of it before says nothing of what only the table needs. Raises UsageError."""
     cells, files = document["cells"], document.get("files")
@@ -32,11 +44,20 @@ def _check(name: str, document: Mapping[str, Any]) -> None:
         raise UsageError(f"{name} has no cells: nothing was measured.", hint=_AGAIN)
     if not all(cell.keys() >= _NEEDED for cell in cells):
         raise UsageError(f"{name} is of an older specdec and lacks what the table needs.", hint=_AGAIN)
-    if any(len(cell["tried_per_position"]) != len(cell["kept_per_position"]) for cell in cells):
-        raise UsageError(f"{name} counts tried and kept tokens of different positions.", hint=_AGAIN)
-    are_named = isinstance(files, list) and all(isinstance(f, dict) and f.keys() >= {"role", "name"} for f in files)
+    if not all(_has_counts(cell) for cell in cells):
+        raise UsageError(f"{name} holds counts that no benchmark has.", hint=_AGAIN)
+    are_named = isinstance(files, list) and all(
+        isinstance(f, dict) and all(isinstance(f.get(part), str) for part in ("role", "name")) for f in files
+    )
     if not (are_named and any(file["role"] == "target" for file in files or ())):
         raise UsageError(f"{name} does not say which files were measured.", hint=_AGAIN)
+
+
+def _has_counts(cell: Mapping[str, Any]) -> bool:
+    tried, kept, each = (cell[name] for name in ("tried_per_position", "kept_per_position", "draft_seconds_per_token"))
+    are_lists = isinstance(tried, list) and isinstance(kept, list) and len(tried) == len(kept)
+    counts = [*tried, *kept, cell["n_tokens"], cell["n_passes"]] if are_lists else [None]
+    return all(map(is_number, counts)) and (each is None or is_number(each))
 
 
 def _by_setting(document: Mapping[str, Any]) -> list[list[Mapping[str, Any]]]:

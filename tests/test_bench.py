@@ -519,6 +519,56 @@ def test_a_table_says_what_its_benchmarks_do_not_share(tmp_path: Path) -> None:
     assert notes("a", "d") == [machine]
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("speedup", None),
+        ("speedup", "x"),
+        ("speedup", 0),
+        ("speedup", float("nan")),
+        ("speedup_range", [1]),
+        ("k", []),
+        ("kind", {}),
+        ("temperature", "0"),
+        ("drafter", 3),
+        ("n_tokens", None),
+        ("tried_per_position", 5),
+        ("draft_seconds_per_token", "q"),
+    ],
+)
+def test_documents_with_wrong_values_are_refused_in_words(
+    models: Models, tmp_path: Path, name: str, value: object
+) -> None:
+    file = tmp_path / "a.json"
+    cell = {
+        "kind": "qa", "drafter": "model", "k": 1, "p_min": 0.0, "temperature": 0.0, "speedup": 1.0,
+        "speedup_range": [1.0, 1.0], "tried_per_position": [2], "kept_per_position": [1],
+        "draft_seconds_per_token": 0.1, "n_tokens": 8, "n_passes": 6,
+    }  # fmt: skip
+    file.write_text(json.dumps({"cells": [cell], "files": [{"role": "target", "name": "t.gguf"}]}))
+    assert inside("bench", "--table", file).code == 0
+    file.write_text(json.dumps({"cells": [{**cell, name: value}], "files": [{"role": "target", "name": "t.gguf"}]}))
+    done = inside("bench", "--table", file)
+    assert (done.code, done.out) == (2, "")
+    assert str(file) in done.err
+
+
+def test_drafters_side_by_side_fit_80_columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file, long = tmp_path / "a.json", "a-very-long-name-of-a-model-Q4_0.gguf"
+    cell = {
+        "kind": "qa", "drafter": "ngram+model", "k": "auto", "p_min": 0.0, "temperature": 0.8, "speedup": 1.234,
+        "speedup_range": [1.0, 1.0], "tried_per_position": [9, 8, 7, 6, 5], "kept_per_position": [8, 7, 6, 5, 4],
+        "draft_seconds_per_token": 0.1, "n_tokens": 8, "n_passes": 6,
+    }  # fmt: skip
+    files = [{"role": role, "name": long} for role in ("target", "draft")]
+    file.write_text(json.dumps({"cells": [cell], "files": files}))
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = inside("bench", "--table", file).out.splitlines()
+    assert all(len(line) <= 80 for line in lines)
+    assert lines[1].split()[0] == "1.23"
+    assert "0.89, 0.88" in lines[1]
+
+
 @pytest.mark.parametrize(("columns", "is_wide"), [("80", False), ("109", False), ("110", True)])
 def test_a_pipe_gets_the_table_that_fits(
     models: Models, monkeypatch: pytest.MonkeyPatch, columns: str, is_wide: bool

@@ -127,7 +127,7 @@ def test_flash_attention_takes_three_words(models: Models) -> None:
 
 def test_log_goes_to_the_file_and_nowhere_else(models: Models, tmp_path: Path) -> None:
     log = tmp_path / "llama.log"
-    flags = (models.words, "a b", "-n", 4, "--draft", models.draft)
+    flags = (models.words, "a b", "-n", 4, "--draft", models.draft, "-k", 2, "--seed", 1)
     with_log, without = specdec("run", *flags, "--log", log), specdec("run", *flags)
     text = log.read_text(encoding="utf-8")
     assert "llama_model_loader: loaded meta data" in text

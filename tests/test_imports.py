@@ -100,7 +100,7 @@ IMPORTS = {
     "plot": "bench bench_report course errors ui.clean matplotlib",
     "tune": "bench errors llama.abort pairing settings",
     "bench_compare": "errors",
-    "bench_table": "costs drafters errors",
+    "bench_table": "bench_compare costs drafters errors",
     "layers": "gguf numpy",
     "agreement": "costs types verify",
     "recipes": "gguf layers llama.quantize",

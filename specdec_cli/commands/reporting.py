@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from specdec_cli.bench_report import Results
     from specdec_cli.ui.terminal import Terminal
 
+WIDEST = 150
+"""Columns that drafters side by side take, with the names of their files."""
 WIDE = 110
 """Columns that the whole table takes; a pipe has as many as COLUMNS says, or 80."""
 
@@ -78,7 +80,7 @@ def drafters_side_by_side(files: list[Path], md_file: Path | None) -> None:
     """One table of what several benchmarks measured. Raises UsageError."""
     from specdec_cli.bench_compare import changed_facts, read_document
     from specdec_cli.bench_report import markdown_table
-    from specdec_cli.bench_table import HEADERS, rows
+    from specdec_cli.bench_table import HEADERS, narrow, rows
     from specdec_cli.ui.table import write_table
     from specdec_cli.ui.terminal import Terminal
 
@@ -89,7 +91,10 @@ def drafters_side_by_side(files: list[Path], md_file: Path | None) -> None:
     if md_file is not None and str(md_file) == "-":
         print("\n".join(markdown_table(HEADERS, found)))
     else:
-        write_table(HEADERS, found, Terminal(sys.stdout, os.environ), right="temp ms/token speedup")
+        terminal = Terminal(sys.stdout, os.environ)
+        is_narrow = terminal.size()[0] < WIDEST
+        headers, shown = narrow(found) if is_narrow else (HEADERS, found)
+        write_table(headers, shown, terminal, right="speedup per-pass ms temp ms/token")
         if md_file is not None:
             md_file.write_text("\n".join([*markdown_table(HEADERS, found), ""]), encoding="utf-8")
             say(f"Written: {md_file}")
