@@ -536,9 +536,7 @@ def test_a_table_says_what_its_benchmarks_do_not_share(tmp_path: Path) -> None:
         ("draft_seconds_per_token", "q"),
     ],
 )
-def test_documents_with_wrong_values_are_refused_in_words(
-    models: Models, tmp_path: Path, name: str, value: object
-) -> None:
+def test_documents_with_wrong_values_are_refused_in_words(tmp_path: Path, name: str, value: object) -> None:
     file = tmp_path / "a.json"
     cell = {
         "kind": "qa", "drafter": "model", "k": 1, "p_min": 0.0, "temperature": 0.0, "speedup": 1.0,
