@@ -501,6 +501,7 @@ def test_ctrl_c_gives_what_there_is(models: Models, monkeypatch: pytest.MonkeyPa
         (("--prompts", "/nowhere.txt"), "/nowhere.txt cannot be read"),
         (("--json", "/nowhere/x.json"), "/nowhere/x.json cannot be written."),
         (("--ctx", "64"), "No prompt fits the context."),
+        (("--draft", "none"), "leaves nothing to audit"),
     ],
 )
 def test_wrong_use_is_told_before_anything_is_tested(models: Models, arguments: tuple[str, ...], words: str) -> None:

@@ -72,6 +72,11 @@ def audit(
     from specdec_cli.sampling import SamplingParams
 
     check_writable(json_file)
+    if draft == "none":
+        raise UsageError(
+            "--draft none leaves nothing to audit: every text is held against plain decoding's anyway.",
+            hint="Leave it out, or use --drafter ngram for lookup in the text.",
+        )
     chosen = read_prompts(prompts or SHIPPED)
     drafters, lengths, temperatures = words(drafter), whole_numbers(k, "--k"), numbers(temp, "--temp")
     offer_to_pull(model, draft)
