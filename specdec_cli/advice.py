@@ -50,7 +50,10 @@ def run_notes(stats: RunStats, drafter: str) -> list[str]:
     if drafter == "none" or stats.passes < 2:
         return []
     if stats.drafted == 0 and stats.off_reason is None:
-        return ["Nothing was drafted, so this was plain decoding."]
+        return [
+            "Nothing was drafted, so this was plain decoding: there was nothing to copy, or no draft promised to be "
+            "worth its time (-k 4 drafts whatever it costs)."
+        ]
     # Asked after every round: the newest round that was quick enough ends it.
     drafting = [r for r in stats.recent if r.drafted] if _is_slow(stats.recent[-1]) else []
     if len(drafting) >= _SLOW_DRAFT_ROUNDS and all(map(_is_slow, drafting)):

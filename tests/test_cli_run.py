@@ -350,7 +350,7 @@ def test_p_min_shortens_drafts(models: Models) -> None:
     some, half, none = run(0), run(0.3), run(1.0)
     assert some["stats"]["drafted"] > half["stats"]["drafted"] > none["stats"]["drafted"] == 0
     assert some["token_ids"] == half["token_ids"] == none["token_ids"]
-    assert none["notes"] == ["Nothing was drafted, so this was plain decoding."]
+    assert [note.split(":")[0] for note in none["notes"]] == ["Nothing was drafted, so this was plain decoding"]
 
 
 def test_ngram_finds_what_stood_there_before(models: Models) -> None:
