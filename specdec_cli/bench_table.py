@@ -2,6 +2,7 @@
 
 import statistics
 from collections.abc import Mapping, Sequence
+from pathlib import PurePath
 from typing import Any
 
 from specdec_cli.bench_compare import is_number
@@ -32,7 +33,7 @@ def narrow(found: Sequence[tuple[str, ...]]) -> tuple[tuple[str, ...], list[tupl
     headers = ("speedup", "per-pass", "ms", "temp", "kept 1, 2", "drafter", "file")
     cropped: list[tuple[str, ...]] = []
     for target, draft, drafter, temp, kept, ms, per_pass, speedup, _ in found:
-        file = target if draft == "-" else draft
+        file = PurePath(target if draft == "-" else draft).stem  # the ending would take the room of the name
         cropped.append((speedup, per_pass, ms, temp, kept[:_FIRST_TWO], drafter, file[-_NAME:]))
     return headers, cropped
 

@@ -565,6 +565,7 @@ def test_drafters_side_by_side_fit_80_columns(tmp_path: Path, monkeypatch: pytes
     assert all(len(line) <= 80 for line in lines)
     assert lines[1].split()[0] == "1.23"
     assert "0.89, 0.88" in lines[1]
+    assert lines[1].endswith("a-model-Q4_0")
 
 
 @pytest.mark.parametrize(("columns", "is_wide"), [("80", False), ("109", False), ("110", True)])
