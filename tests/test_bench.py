@@ -470,7 +470,7 @@ WHOLE = {
     ("changed", "words"),
     [
         ({"cells": []}, "has no cells"),
-        ({"cells": [{**WHOLE["cells"][0], "kept_per_position": [2]}]}, "tried and kept tokens of different positions"),
+        ({"cells": [{**WHOLE["cells"][0], "kept_per_position": [2]}]}, "counts that no benchmark has"),
         ({"files": None}, "does not say which files"),
         ({"files": [{"role": "draft", "name": "d.gguf"}]}, "does not say which files"),
         ({"files": ["t.gguf"]}, "does not say which files"),

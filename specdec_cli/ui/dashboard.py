@@ -171,8 +171,7 @@ class LiveView:
             self._console.print(SegmentLines([*self._wrapper.rows, *news], new_lines=True))
         # In this order, and in one write: a KeyboardInterrupt must not make the next frame repeat these rows.
         self._wrapper.rows.clear()
-        self._terminal.stream.write(frame.get())
-        self._terminal.stream.flush()
+        self._terminal.write(frame.get())
 
     def _take_in_text(self) -> None:
         while self._pending:

@@ -74,6 +74,5 @@ class PlainView:
     def _break_line(self) -> None:
         """End the answer's line on the screen. Never in a pipe: its text stays the model's own."""
         where = self._stdout if self._stdout.is_tty else self._stderr
-        where.stream.write("\n")
-        where.stream.flush()
+        where.write("\n")
         self._at_line_start = True

@@ -15,6 +15,9 @@ except ImportError:  # Windows, which echoes only while something reads
 FALLBACK_SIZE = (80, 24)
 SMALLEST_LIVE_SIZE = (20, 5)
 DUMB_TERMS = ("dumb", "unknown")
+PIECE = 250
+"""Characters, 1,000 bytes at most: Python's buffer for a terminal (1,024 bytes) holds them whole, so that a signal in the
+middle of writing it loses nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +55,21 @@ class Terminal:
         columns, rows = self.size()
         wide_enough = columns >= SMALLEST_LIVE_SIZE[0] and rows >= SMALLEST_LIVE_SIZE[1]
         return self.is_tty and not self.is_dumb and wide_enough
+
+    def write(self, text: str) -> None:
+        """Write at once, and to the end even if KeyboardInterrupt comes in the middle: a frame cut short leaves the
+        cursor nobody knows where. A second one ends it, for whoever has stopped the terminal (Ctrl-S).
+        """
+        interrupt = None
+        for start in range(0, len(text), PIECE):
+            try:
+                self.stream.write(text[start : start + PIECE])
+                self.stream.flush()
+            except KeyboardInterrupt as error:
+                interrupt = error
+                self.stream.flush()
+        if interrupt:
+            raise interrupt
 
     def size(self) -> tuple[int, int]:
         """Columns and rows now. The window itself knows best: COLUMNS and LINES do not follow a resize."""
