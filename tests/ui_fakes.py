@@ -20,6 +20,8 @@ HEADER = Header(
     prompt_tokens=37,
 )
 
+FRAME = "\x1b[?2026h"
+
 
 class Clock:
     def __init__(self) -> None:
@@ -30,7 +32,7 @@ class Clock:
 
 
 class FakeTty(io.StringIO):
-    """A terminal as a stream, with a pyte screen behind it. Writing costs time on the clock."""
+    """A terminal as a stream, with a pyte screen behind it. A frame costs time on the clock."""
 
     encoding = "utf-8"
 
@@ -47,7 +49,7 @@ class FakeTty(io.StringIO):
 
     def write(self, text: str) -> int:
         text.encode(self.encoding)
-        self._clock.now += self._cost if text else 0
+        self._clock.now += self._cost * text.count(FRAME)
         self._parser.feed(text.replace("\n", "\r\n"))
         return super().write(text)
 
@@ -57,7 +59,7 @@ class FakeTty(io.StringIO):
 
     @property
     def frames(self) -> int:
-        return self.getvalue().count("\x1b[?2026h")
+        return self.getvalue().count(FRAME)
 
     def display(self) -> list[str]:
         return [row.rstrip() for row in self.screen.display]

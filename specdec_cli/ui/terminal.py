@@ -16,8 +16,8 @@ FALLBACK_SIZE = (80, 24)
 SMALLEST_LIVE_SIZE = (20, 5)
 DUMB_TERMS = ("dumb", "unknown")
 PIECE = 250
-"""Characters, 1,000 bytes at most: Python's buffer for a terminal (1,024 bytes) holds them whole, so that a signal in the
-middle of writing it loses nothing."""
+"""Characters, 1,000 bytes at most: Python's buffer for a terminal (1,024 bytes) holds them whole, so that a signal in
+the middle of writing loses nothing."""
 
 
 @dataclass(frozen=True, slots=True)
