@@ -1,7 +1,8 @@
 """Ratios to other programs on the same files, prompts, lengths and threads, by turns.
 
     python scripts/bench_peers.py TARGET DRAFT [--peers speculative,lookup,bench] [-k 3,5,8] [--temp 0,1] [-n 160]
-                                  [--auto] [--repeats 3] [--threads N] [--python PYTHON] [--vllm-python PYTHON]
+                                  [--auto] [--repeats 3] [--threads N] [--prompt TEXT] [--python PYTHON]
+                                  [--vllm-python PYTHON]
 
 - `speculative`: llama.cpp's `llama-speculative-simple` against the draft model here. With `--auto` also the length that
   is chosen here (`-k auto`, with lookup) against the best of the lengths there.
@@ -50,6 +51,7 @@ SCRIPTS = {"transformers": "peer_transformers.py", "vllm": "peer_vllm.py"}
 
 def main() -> None:
     options = _options()
+    options.prompts = options.prompt or PROMPTS
     peers = options.peers.split(",")
     if unknown := set(peers) - {*PROGRAMS, *SCRIPTS}:
         raise SystemExit(f"There is no peer {min(unknown)}; there are {', '.join({**PROGRAMS, **SCRIPTS})}.")
@@ -97,7 +99,7 @@ def _row(peer: str, programs: Path, pair: Pair, measuring: Bench, options: argpa
     setting = plain_like(setting) if peer == "bench" else setting
     ours: list[list[Run]] = []
     theirs: list[list[Said]] = []
-    for prompt in PROMPTS:
+    for prompt in options.prompts:
         task = Task("raw", tuple(text_ids(pair.target.model, prompt)))
         measuring.run(task, setting, n_tokens=8)
         theirs.append([])
@@ -131,11 +133,11 @@ def _row(peer: str, programs: Path, pair: Pair, measuring: Bench, options: argpa
 def _auto(programs: Path, pair: Pair, measuring: Bench, options: argparse.Namespace, ways: Sequence[Way]) -> None:
     """The chosen length against the peer's lengths by turns, and over the best of them on all prompts."""
     setting = Setting("ngram+model", AUTO, ways[0].temperature)
-    tasks = {prompt: Task("raw", tuple(text_ids(pair.target.model, prompt))) for prompt in PROMPTS}
+    tasks = {prompt: Task("raw", tuple(text_ids(pair.target.model, prompt))) for prompt in options.prompts}
     for task in tasks.values():
         measuring.run(task, setting, n_tokens=32)
-    ours: dict[str, list[float]] = {prompt: [] for prompt in PROMPTS}
-    theirs: dict[int, dict[str, list[float]]] = {way.k: {prompt: [] for prompt in PROMPTS} for way in ways}
+    ours: dict[str, list[float]] = {prompt: [] for prompt in options.prompts}
+    theirs: dict[int, dict[str, list[float]]] = {way.k: {prompt: [] for prompt in options.prompts} for way in ways}
     for prompt, task in tasks.items():
         for _ in range(options.repeats):
             for way in ways:
@@ -143,7 +145,7 @@ def _auto(programs: Path, pair: Pair, measuring: Bench, options: argparse.Namesp
             ours[prompt].append(measuring.run(task, setting).speed)
     speed = {k: statistics.median(x for xs in by_prompt.values() for x in xs) for k, by_prompt in theirs.items()}
     best = max(speed, key=lambda k: speed[k])
-    ratios = [statistics.median(ours[p]) / statistics.median(theirs[best][p]) for p in PROMPTS]
+    ratios = [statistics.median(ours[p]) / statistics.median(theirs[best][p]) for p in options.prompts]
     print(
         f"{SPECULATIVE}, temp {ways[0].temperature:g}, k auto: "
         f"{statistics.median(x for xs in ours.values() for x in xs):6.1f} tokens/s against {speed[best]:6.1f} with its "
@@ -154,7 +156,7 @@ def _auto(programs: Path, pair: Pair, measuring: Bench, options: argparse.Namesp
 
 def _in_python(peer: str, pair: Pair, measuring: Bench, options: argparse.Namespace, way: Way) -> None:
     """A peer that is a Python package of another environment: its plain and assisted answers beside ours."""
-    tasks = [Task("raw", tuple(text_ids(pair.target.model, prompt))) for prompt in PROMPTS]
+    tasks = [Task("raw", tuple(text_ids(pair.target.model, prompt))) for prompt in options.prompts]
     setting = Setting("model", way.k, 0.0)
     ours = [
         (measuring.run(task, plain_like(setting)), measuring.run(task, setting))
@@ -235,6 +237,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--auto", action="store_true")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--threads", type=int)
+    parser.add_argument("--prompt", action="append", help="instead of the usual three; may be given again")
     parser.add_argument("--python", type=Path)
     parser.add_argument("--vllm-python", type=Path)
     return parser.parse_args()

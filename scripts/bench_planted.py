@@ -28,6 +28,7 @@ from specdec_cli.llama.abort import AbortFlag
 from specdec_cli.pairing import open_pair
 from specdec_cli.plan import PairRequest
 from specdec_cli.sampling import SamplingParams
+from specdec_cli.settings import AUTO
 
 N_VOCAB, FIRST_WORD = 512, 260
 SHAPE = {"n_layers": 16, "n_ff": 2048, "n_head": 8}
@@ -78,7 +79,7 @@ def measure(target: Path, draft: Path, share: float, ks: Sequence[Length], n: in
     """Print a row for each k; how far the acceptance farthest from theory is."""
     settings = [Setting("model", k, 0.0) for k in ks]
     longest = longest_draft(settings)
-    request = PairRequest(target, draft, "none", longest, seed=1, sampling=GREEDY, force=True)
+    request = PairRequest(target, draft, "none", longest, seed=1, sampling=GREEDY, force=True, auto=AUTO in ks)
     with open_pair(request, say=lambda _: None, abort=AbortFlag()) as pair:
         bench = Bench(pair, GREEDY, n, time.perf_counter)
         task = Task("ring", (1, FIRST_WORD))

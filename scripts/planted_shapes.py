@@ -7,8 +7,8 @@ Writes pairs of Q4_0 files that cost what real ones of their shapes cost, and wh
 has the layers of Qwen2.5-7B with a draft like Qwen2.5-0.5B, both with the real 152,064 tokens; `1.5b` those of
 Qwen2.5-1.5B with a draft like SmolLM2-135M, both with SmolLM2's 49,152 tokens. Unlike published files, the output
 matrix is Q4_0 and the draft's is not shared with its embedding. The target goes round a ring of words, of which the
-draft knows a share of the steps (rings.py), so acceptance is known to the token. FOLDER needs 6 GB for `7b`, memory
-twice that.
+draft knows a share of the steps (rings.py), so acceptance is known to the token. FOLDER keeps the files and needs 7 GB
+for `7b`, memory twice that.
 
 For each k (auto, too) prints theory's accepted / drafted, what this ring must give, what was measured, and the speedup
 predicted and measured beside plain decoding. Answers are as long as the minutes allow.
@@ -36,6 +36,7 @@ from specdec_cli.llama.abort import AbortFlag
 from specdec_cli.pairing import Pair, open_pair
 from specdec_cli.plan import PairRequest
 from specdec_cli.sampling import SamplingParams
+from specdec_cli.settings import AUTO
 
 FIRST_WORD, N_WORDS = 260, 240
 BOS = 1
@@ -89,7 +90,7 @@ def measure(
     longest, n_vocab = longest_draft(settings), shapes.n_vocab
     target = _written(folder / f"{name}-target.gguf", shapes.target, n_vocab, follows(n_vocab))
     knowing = _written(folder / f"{name}-draft.gguf", shapes.draft, n_vocab, follows(n_vocab))
-    with _opened(target, knowing, longest) as pair:
+    with _opened(target, knowing, longest, auto=False) as pair:
         text = [BOS, *range(FIRST_WORD, FIRST_WORD + N_WORDS)]
         bench = Bench(pair, GREEDY, SHORTEST, time.perf_counter)
         curve = bench.cost_curve(text, _CURVE_CONTEXT, longest + 1, 0.0, n_rounds=_CURVE_ROUNDS)
@@ -102,15 +103,15 @@ def measure(
     found = []
     for share in shares:
         known = nearest_ring(share, n, [k for k in ks if isinstance(k, int)])
-        draft = folder / f"{name}-draft-{share:g}-{n}.gguf"
+        draft = folder / f"{name}-draft-{share:g}.gguf"
+        draft.unlink(missing_ok=True)  # one of another ring
         _written(draft, shapes.draft, n_vocab, follows(n_vocab, known))
-        with _opened(target, draft, longest) as pair:
+        with _opened(target, draft, longest, auto=AUTO in ks) as pair:
             bench = Bench(pair, GREEDY, n, time.perf_counter)
             task = Task(name, (BOS, FIRST_WORD))
             bench.run(task, settings[0], n_tokens=8)
             for _ in bench.measure([task], settings, 1):
                 pass
-        draft.unlink()
         for cell in bench.cells.values():
             print(row(cell, curve, share, known, n), flush=True)
             found.append(cell)
@@ -151,8 +152,8 @@ def nearest_ring(share: float, n: int, ks: Sequence[int]) -> Known:
     return drawn(share, N_WORDS, n, ks, NEAREST[-1])
 
 
-def _opened(target: Path, draft: Path, longest: int) -> AbstractContextManager[Pair]:
-    request = PairRequest(target, draft, "none", longest, seed=1, sampling=GREEDY, n_ctx=1024, force=True)
+def _opened(target: Path, draft: Path, longest: int, *, auto: bool) -> AbstractContextManager[Pair]:
+    request = PairRequest(target, draft, "none", longest, seed=1, sampling=GREEDY, n_ctx=1024, force=True, auto=auto)
     return open_pair(request, say=lambda _: None, abort=AbortFlag())
 
 

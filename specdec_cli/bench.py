@@ -251,6 +251,8 @@ class Bench:
             return NoDrafter(), FixedLength(0)
         k = LONGEST_AUTO if setting.k == AUTO else setting.k
         auto = auto_length(self._pair, setting.drafter) if setting.k == AUTO else None
+        if setting.k == AUTO and auto is None and self._pair.held_back is None:
+            raise ValueError("the pair was opened without `auto`, so nothing is known that lengths could be chosen by")
         drafter = drafter_for(self._pair, setting.drafter, self._rule(setting.temperature), setting.p_min, auto)
         return drafter, auto or FixedLength(k)
 

@@ -5,6 +5,7 @@ import io
 import itertools
 import json
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -745,3 +746,11 @@ def test_lookup_and_model_take_turns_where_lengths_are_chosen(models: Models, tm
     settings = [(cell["drafter"], cell["k"]) for cell in cells]
     assert settings == [("model", 2), ("ngram+model", "auto"), ("ngram", 2), ("ngram", "auto")]
     assert all(cell["same_output"] == "same" for cell in cells)
+
+
+def test_automatic_lengths_need_costs(models: Models) -> None:
+    request = PairRequest(models.words, models.draft, "none", 4, seed=1, force=True)
+    with open_pair(request, say=lambda _: None, abort=AbortFlag()) as pair:
+        bench = Bench(pair, SamplingParams(), 8, time.perf_counter)
+        with pytest.raises(ValueError, match="without `auto`"):
+            bench.check([Setting("model", "auto", 0.0)])

@@ -64,7 +64,13 @@ def test_acceptance_is_the_rings_to_the_token(tmp_path: Path, capsys: pytest.Cap
             assert cell.runs[0].stats.tokens == n
     out = capsys.readouterr().out
     assert out.count(" same") == 6
-    assert not list(tmp_path.glob("*-0.*.gguf"))
+    kept = {path.name for path in tmp_path.iterdir()}
+    assert kept == {"tiny-target.gguf", "tiny-draft.gguf", "tiny-draft-0.6.gguf", "tiny-draft-0.8.gguf"}
+
+
+def test_an_automatic_length_is_chosen_and_not_the_longest(tmp_path: Path) -> None:
+    (cell,) = measure("tiny", TINY, [0.0], ["auto"], 1e9, tmp_path)
+    assert sum(len(round_.drafted) for round_ in cell.runs[0].rounds) < 0.5 * cell.runs[0].stats.tokens
 
 
 def test_rings_have_theorys_acceptance() -> None:
