@@ -17,6 +17,8 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+import numpy as np
+
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 from simulated import F32, Q4_0, Machine, Text, decode, text, with_hindsight
 
@@ -37,6 +39,10 @@ def rates(by_width: Mapping[int, float]) -> dict[int, float]:
 MACHINES = {
     "2 CPU cores, 135M Q4_0": Q4_0,
     "2 CPU cores, 135M F32": F32,
+    "2 CPU cores, 7B Q4_0": {
+        **{1: 111.3, 2: 213.4, 3: 314.6, 4: 304.1, 5: 403.8, 6: 503.4, 7: 604.4, 8: 583.3, 9: 677.8, 12: 864.3},
+        **{13: 962.9, 16: 854.9},
+    },
     "RTX 3090, 1B F32": rates({1: 201.45, 2: 377.68, 3: 532.20, 4: 711.83, 5: 875.70, 6: 1046.83, 7: 1206.49}),
     "RTX 3090, 7B Q2_K": rates({1: 102.80, 2: 177.01, 4: 248.26, 8: 297.62}),
     "MI50, 1B Q4_0": rates({1: 331.09, 2: 617.04, 3: 536.87, 4: 658.36, 5: 842.40, 6: 714.23, 7: 804.37}),
@@ -55,10 +61,17 @@ def texts(n: int, seed: int) -> dict[str, Text]:
         "hard": text(n, -1.0, 1.5, seed),
         "never right": text(n, -6.0, 1.0, seed),
         "now sure, now not": text(n, 0.5, 4.0, seed),
+        "6 of 10, always sure": always_sure(n, 0.6, seed),
+        "8 of 10, always sure": always_sure(n, 0.8, seed),
         "code, prose, code": text(n // 3, 3.0, 1.5, seed)
         + text(n // 3, -2.0, 1.0, seed)
         + text(n // 3, 3.0, 1.5, seed),
     }
+
+
+def always_sure(n: int, share: float, seed: int) -> Text:
+    """As on planted pairs: the draft's confidence says nothing."""
+    return Text(np.full(n, 0.999), np.random.default_rng(seed).random(n) < share)
 
 
 def main() -> None:
@@ -69,7 +82,7 @@ def main() -> None:
     options = parser.parse_args()
     seeds = range(1, options.seeds + 1)
     print(
-        f"{'machine':36} {'text':18} {'best k':>6} {'speedup':>8} {'auto, first':>12} {'auto, then':>11} {'bound':>6}"
+        f"{'machine':36} {'text':20} {'best k':>6} {'speedup':>8} {'auto, first':>12} {'auto, then':>11} {'bound':>6}"
     )
     worst, over_plain = [], []
     for name, passes in MACHINES.items():
@@ -78,7 +91,7 @@ def main() -> None:
         for kind in texts(3, 1):
             rows = [_row(machine, texts(options.n, seed)[kind], max(passes) - 1, seed) for seed in seeds]
             best_k, speedup, first, then, bound = (statistics.median(column) for column in zip(*rows, strict=True))
-            print(f"{name:36} {kind:18} {best_k:6.0f} {speedup:8.2f} {first:12.3f} {then:11.3f} {bound:6.2f}")
+            print(f"{name:36} {kind:20} {best_k:6.0f} {speedup:8.2f} {first:12.3f} {then:11.3f} {bound:6.2f}")
             worst += [row[3] for row in rows]
             over_plain += [row[1] * row[3] for row in rows]
     print(f"\nauto over the best fixed length: median {statistics.median(worst):.3f}, least {min(worst):.3f}")

@@ -48,6 +48,9 @@ _MOST_BESIDE = 0.25
 """Of a pass: what takes longer beside it (a measurement, a slow reader of the text) is not its cost."""
 _KNOWN = 8
 """Outcomes after which a source is judged by what is known of it."""
+_TRIED, _MOST_AT_ONCE = 16, 2.5
+"""Outcomes, from the start or a probe, until which no draft may lose more than so many passes of one token. Hope asks
+for long drafts; where a pass of ten takes as long as six of one, the first of them costs a short answer too much."""
 
 
 @dataclass(slots=True)
@@ -79,8 +82,8 @@ class AutoLength:
         self._learned, self._costs, self._longest = learned, learned.costs, longest
         self._sources = {name: self._source(name) for name in sources}
         self._tokens_lately, self._seconds_lately = 1.0, learned.costs.plain
-        self._n_tokens = self._room = self._written = 0
-        self._most = longest
+        self._n_tokens = self._written = 0
+        self._room = longest
         self._last_width = 0
         self._is_asked = False
         self._turn = next(iter(self._sources))
@@ -95,6 +98,7 @@ class AutoLength:
     def _begin(self) -> None:
         self._source_chances = self._learned.of(self._turn)
         self._each = self._costs.draft_token(self._turn)
+        self._most = self._most_of(self._turn)
         self._rate = self._reachable_rate()
         self._price_of_time = self._rate * self._caution()
         self._confidences: list[float | None] = []
@@ -153,12 +157,21 @@ class AutoLength:
     def next(self, n_tokens: int, room: int) -> int:
         """The most tokens to ask for after a text of `n_tokens`, at most `room`; 0 while no source is worth it."""
         self._n_tokens, self._is_asked = n_tokens, True
-        self._room, self._most = room, min(room, self._longest)
+        self._room = room
         self.turn(self._turn)
         if not self._costs.plain:  # nothing was measured yet: this round is the first measurement
             return 0
         is_asked = len(self._sources) > 1 or self._is_free(self._turn) or self.worth(self._turn) > 0
-        return self._most if is_asked else 0
+        return min(room, self._longest) if is_asked else 0
+
+    def _most_of(self, name: str) -> int:
+        """Tokens that this source may draft now."""
+        most = min(self._room, self._longest)
+        if self._learned.of(name).n_recent >= _TRIED or not self._costs.plain or self._is_free(name):
+            return most
+        passes, each = self._costs.passes, self._costs.draft_token(name)
+        loss = (1.0 + _MOST_AT_ONCE) * passes[1]
+        return max((k for k in range(1, most + 1) if passes[k + 1] + k * each <= loss), default=min(1, most))
 
     def _is_free(self, name: str) -> bool:
         """Whether asking costs next to nothing, as for lookup, which seldom finds something but then is often right."""
@@ -216,10 +229,10 @@ class AutoLength:
         """The first token is drafted, and dropped again where its confidence says so."""
         chances, each, rate = self._learned.of(name), self._costs.draft_token(name), self._rate
         behind = self._behind(name) * self._costs.token_behind(name) / self._rounds_left()
-        wider = rate * (self._costs.and_back[2] - self._no_draft)
+        wider, most = rate * (self._costs.and_back[2] - self._no_draft), self._most_of(name)
         worth = -rate * (each + behind)
         for share, chance in chances.first_tokens():
-            gain = chance - wider + self._beyond(chances, each, 1, chance)
+            gain = chance - wider + self._beyond(chances, each, 1, chance, most)
             if gain > 0:
                 worth += share * gain
         return worth
@@ -244,14 +257,14 @@ class AutoLength:
             return False
         if self._is_free(self._turn):  # what is not worth verifying is dropped at no cost
             return True
-        ahead = self._beyond(self._source_chances, self._each, n, self._reached)
+        ahead = self._beyond(self._source_chances, self._each, n, self._reached, self._most)
         return self._value[-1] + ahead > max(self._value)
 
-    def _beyond(self, chances: Chances, each: float, n: int, reached: float) -> float:
-        """The most that drafting on after n tokens should bring; 0 or more."""
+    def _beyond(self, chances: Chances, each: float, n: int, reached: float, most: int) -> float:
+        """The most that drafting on after n tokens, to at most `most`, should bring; 0 or more."""
         passes, rate = self._costs.and_back, self._rate
         best, tokens, seconds = 0.0, 0.0, -passes[n + 1]
-        for place in range(n, min(n + _LOOK_AHEAD, self._most)):
+        for place in range(n, min(n + _LOOK_AHEAD, most)):
             reached *= chances.expected(place)
             tokens += reached
             seconds += each

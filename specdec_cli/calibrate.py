@@ -10,6 +10,8 @@ from specdec_cli.types import Target
 
 _WIDTHS = (1, 4, 2, 8, 3, 16, 5, 6, 12, 32, 24)
 """The most telling first: kernels work in tiles of 4, 8, 16."""
+_ALWAYS = 2
+"""Of them: with one alone nothing is known of what a draft costs, and finding out by drafting is dearer."""
 _CONTEXT = 64
 _READ_TOGETHER = 32
 _TIMES = 3
@@ -22,7 +24,8 @@ def calibrated(
 ) -> PassCosts:
     """Costs of passes up to longest + 1 tokens, and of a draft model's tokens, known as `source`.
 
-    Goes on to other widths while less than `budget` seconds were spent; what was left out is learned while running.
+    Goes on to more than two widths while less than `budget` seconds were spent; what was left out is learned while
+    running.
     """
     costs = PassCosts(_passes(target, longest, clock, budget), longest=longest)
     if draft is not None:
@@ -39,9 +42,11 @@ def _passes(target: Target, longest: int, clock: Callable[[], float], budget: fl
     target.score(tokens[:context], 1)
     began, seen = clock(), dict[int, float]()
     for width in (w for w in _WIDTHS if w <= longest + 1):
-        seen[width] = _fastest(target, tokens[: context + width], width, clock, times=_TIMES if width == 1 else 2)
-        if clock() - began >= budget:
+        is_late = clock() - began >= budget
+        if is_late and len(seen) >= _ALWAYS:
             break
+        times = 1 if is_late else _TIMES if width == 1 else 2
+        seen[width] = _fastest(target, tokens[: context + width], width, clock, times)
     return seen
 
 

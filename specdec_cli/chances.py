@@ -39,7 +39,7 @@ class Chances:
 
     def doubt(self) -> None:
         """What the means say may be out of date: the next outcomes count for more, and hope is back."""
-        self._n_recent = 0
+        self.n_recent = 0
         self._hope = _HOPE / 2
         self._means = [max(mean, _PRIOR[_UNSAID]) for mean in self._means]
 
@@ -78,16 +78,16 @@ class Chances:
         """A draft token, all before it kept, was kept or not."""
         i, hit = _entry(confidence), float(kept)
         self.n_seen += 1
-        self._n_recent += 1
-        self._hope = _HOPE / math.sqrt(self._n_recent + 4) if self._n_recent < _ENOUGH else 0.0
+        self.n_recent += 1
+        self._hope = _HOPE / math.sqrt(self.n_recent + 4) if self.n_recent < _ENOUGH else 0.0
         self._shift = _SHIFT_FADE * self._shift + _SHIFT_STEP * (hit - self._shifted(i))
         self._shift = min(max(self._shift, -_MOST_SHIFT), _MOST_SHIFT)
         fade = min(1.0, _MOST_WEIGHT / (self._weights[i] + 1.0))
         self._hits[i] = (self._hits[i] + hit) * fade
         self._weights[i] = (self._weights[i] + 1.0) * fade
         at = min(position, _POSITIONS - 1)
-        step = max(_MEAN_STEP, 1.0 / (self._n_recent + 4.0))
-        for place in range(at, _POSITIONS if self._n_recent < _ENOUGH / 3 else at + 1):
+        step = max(_MEAN_STEP, 1.0 / (self.n_recent + 4.0))
+        for place in range(at, _POSITIONS if self.n_recent < _ENOUGH / 3 else at + 1):
             self._means[place] += step * (hit - self._means[place])
         if position == 0:
             self._firsts = [share * (1 - _MEAN_STEP) for share in self._firsts]

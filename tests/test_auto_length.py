@@ -33,6 +33,8 @@ MACHINES = {
     "draft dearer than its target": Machine.measured(Q4_0, 6.0),
     "GPU": Machine.measured(GPU, 1.5, 0.05),
 }
+LARGE = Machine.measured({1: 111.3, 2: 213.4, 3: 314.6, 4: 304.1, 5: 403.8, 8: 583.3, 9: 677.8, 16: 854.9}, 9.5)
+"""A 7B Q4_0 and a 0.5B draft on two cores (planted_shapes.py): a pass of two tokens takes as long as two passes."""
 TEXTS = {
     "easy": text(1000, 3.0, 1.5, seed=1),
     "ordinary": text(1000, 1.0, 1.5, seed=2),
@@ -286,6 +288,26 @@ def test_a_slower_machine_is_slower_at_widths_that_are_not_seen() -> None:
     assert costs.draft_token("model") == pytest.approx(0.375, rel=0.25)
 
 
+@pytest.mark.parametrize(("share", "over_plain"), [(0.0, 0.95), (0.6, 0.93), (0.8, 0.92), (0.95, 1.0)])
+def test_a_draft_that_is_always_sure_costs_a_short_first_answer_little(share: float, over_plain: float) -> None:
+    for seed in range(5):
+        right = np.random.default_rng(seed).random(100) < share
+        words = Text(np.full(100, 0.999), right)
+        plain, _ = decode(LARGE, words, FixedLength(0))
+        seconds, lengths = decode(LARGE, words, auto(learned_of(LARGE, (1, 4))))
+        assert plain / seconds >= over_plain
+        tried = next(i for i in range(len(lengths)) if sum(n + 1 for n in lengths[:i]) >= 16 or i + 1 == len(lengths))
+        assert max(lengths[:tried], default=0) <= 3
+
+
+def test_what_proves_right_is_soon_drafted_as_far_as_it_pays() -> None:
+    words = Text(np.full(200, 0.999), np.ones(200, bool))
+    for machine, longest in ((MACHINES["GPU"], 12), (MACHINES["F32, Q4_0 copy"], 3)):
+        _, lengths = decode(machine, words, auto(learned_of(machine)))
+        assert sum(lengths[:4]) >= 12
+        assert max(lengths) >= longest
+
+
 def test_one_interruption_changes_little() -> None:
     costs = PassCosts({1: 1.0, 4: 2.0}, longest=7)
     costs.saw_pass(4, 200.0)
@@ -310,7 +332,7 @@ def test_calibration_measures_what_the_context_and_the_budget_have_room_for(n_ct
     elif budget:
         assert set(costs.known()) > {1, 2, 4}
     else:
-        assert set(costs.known()) == {1}
+        assert set(costs.known()) == {1, 4}, "one width says nothing of what a draft costs"
     assert len(costs.passes) == 18
 
 
@@ -335,7 +357,7 @@ def test_what_was_learned_is_known_to_the_next_run(learned: Learned) -> None:
     save_learned(KEY, learned)
     known = load_learned(KEY, longest=LONGEST)
     assert known is not None
-    assert known.costs.passes == pytest.approx(learned.costs.passes, rel=0.02)
+    assert known.costs.passes == pytest.approx(learned.costs.passes, rel=0.06)  # the table lags a few passes
     assert known.costs.draft_token("model") == pytest.approx(learned.costs.draft_token("model"))
     assert known.of("model").of(0.9) == pytest.approx(learned.of("model").of(0.9), abs=0.1)
     assert known.of("model").n_seen == learned.of("model").n_seen
