@@ -496,6 +496,11 @@ def test_what_has_no_place_beside_a_table(tmp_path: Path) -> None:
             done = inside("bench", *mode, option, tmp_path / "x.svg")
             assert (done.code, done.out) == (2, "")
             assert f"{mode[0]} has no use for {option}." in done.err
+    for arguments in (("other.json", "--table", file), (file, "--compare", file, file)):
+        done = inside("bench", *arguments)
+        assert (done.code, done.out) == (2, "")
+        assert "has no use for a model." in done.err
+    assert "commas" in inside("bench", "--table", file, "other.json").err
     assert "--compare has no use for --table." in inside("bench", "--table", file, "--compare", file, file).err
     for place in ("/nowhere/x.md", tmp_path):
         done = inside("bench", "--table", file, "--md", place)

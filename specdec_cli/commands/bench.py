@@ -116,10 +116,11 @@ def bench(
     for file in (*outputs.values(), plot_file):
         check_writable(file)
     if compare is not None:
-        _alone("--compare", {"--table": table, **{f"--{name}": file for name, file in outputs.items()}, **drawn})
+        written = {f"--{name}": file for name, file in outputs.items()}
+        _alone("--compare", {"a model": model, "--draft": draft, "--table": table, **written, **drawn})
         return compare_documents(*compare)
     if table is not None:
-        _alone("--table", {"--json": json_file, "--csv": csv_file, **drawn})
+        _alone("--table", {"a model": model, "--draft": draft, "--json": json_file, "--csv": csv_file, **drawn})
         return drafters_side_by_side([Path(name) for name in words(table)], md_file)
     if model is None:
         raise UsageError("No model was named.", hint="Give a preset's name or a GGUF file.")
@@ -207,7 +208,8 @@ def _alone(option: str, others: Mapping[str, object]) -> None:
     """Refuse what has no place beside an option that measures nothing."""
     given = [name for name, value in others.items() if value is not None]
     if given:
-        raise UsageError(f"{option} has no use for {' and '.join(given)}.", hint="Leave out one of the two.")
+        several = " Several files of --table have commas between them." if option == "--table" else ""
+        raise UsageError(f"{option} has no use for {' and '.join(given)}.", hint=f"Leave out one of the two.{several}")
 
 
 def _lengths(text: str) -> "list[Length]":
