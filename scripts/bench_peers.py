@@ -15,7 +15,8 @@
 
 The first three are built from llama-cpp-python's source package and take turns with specdec, answer by answer; the last
 two load for longer than they write, so plain and assisted answers take turns in them, and what compares is the ratio
-of the two, and whether assisted text is plain text. All speeds are without the prompt.
+of the two, and whether assisted text is plain text. All speeds are without the prompt, of as many tokens as the peer
+wrote (it keeps a last draft whole, beyond -n).
 """
 
 import argparse
@@ -106,7 +107,7 @@ def _row(peer: str, programs: Path, pair: Pair, measuring: Bench, options: argpa
         ours.append([])
         for _ in range(options.repeats):
             theirs[-1].append(calls[peer](prompt))
-            ours[-1].append(measuring.run(task, setting))
+            ours[-1].append(measuring.run(task, setting, n_tokens=theirs[-1][-1].n_tokens))
     by_prompt = [
         statistics.median(run.speed for run in mine) / statistics.median(said.speed for said in other)
         for mine, other in zip(ours, theirs, strict=True)
@@ -140,9 +141,11 @@ def _auto(programs: Path, pair: Pair, measuring: Bench, options: argparse.Namesp
     theirs: dict[int, dict[str, list[float]]] = {way.k: {prompt: [] for prompt in options.prompts} for way in ways}
     for prompt, task in tasks.items():
         for _ in range(options.repeats):
-            for way in ways:
-                theirs[way.k][prompt].append(speculative(programs, options.target, options.draft, prompt, way).speed)
-            ours[prompt].append(measuring.run(task, setting).speed)
+            all_said = {way.k: speculative(programs, options.target, options.draft, prompt, way) for way in ways}
+            for k, said in all_said.items():
+                theirs[k][prompt].append(said.speed)
+            n_tokens = max(said.n_tokens or options.n for said in all_said.values())
+            ours[prompt].append(measuring.run(task, setting, n_tokens=n_tokens).speed)
     speed = {k: statistics.median(x for xs in by_prompt.values() for x in xs) for k, by_prompt in theirs.items()}
     best = max(speed, key=lambda k: speed[k])
     ratios = [statistics.median(ours[p]) / statistics.median(theirs[best][p]) for p in options.prompts]

@@ -34,10 +34,12 @@ class Way:
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """Tokens per second after the prompt, and accepted / drafted; None where nothing drafts."""
+    """Tokens per second after the prompt, and accepted / drafted; None where nothing drafts. `n_tokens` were written: a
+    last draft is kept whole, so they may be more than were asked for."""
 
     speed: float
     acceptance: float | None = None
+    n_tokens: int | None = None
 
 
 def speculative(programs: Path, target: Path, draft: Path, prompt: str, way: Way) -> Said:
@@ -69,11 +71,11 @@ def _usual(target: Path, prompt: str, way: Way) -> list[object]:
 def _decoded(command: Sequence[object]) -> Said:
     done = _run(command)
     said = done.stdout + done.stderr
-    speed = re.search(r"decoded +\d+ tokens in +[\d.]+ seconds, speed: +([\d.]+) t/s", said)
+    speed = re.search(r"decoded +(\d+) tokens in +[\d.]+ seconds, speed: +([\d.]+) t/s", said)
     accepted, drafted = (re.search(rf"{name} *= *(\d+)", said) for name in ("n_accept", "n_drafted"))
     if done.returncode != 0 or not (speed and accepted and drafted):
         raise SystemExit(f"{Path(str(command[0])).name} failed:\n{said[-2000:]}")
-    return Said(float(speed[1]), int(accepted[1]) / max(int(drafted[1]), 1))
+    return Said(float(speed[2]), int(accepted[1]) / max(int(drafted[1]), 1), int(speed[1]))
 
 
 def _run(command: Sequence[object]) -> subprocess.CompletedProcess[str]:

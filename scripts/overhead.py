@@ -11,7 +11,7 @@ import argparse
 import os
 import pty
 import statistics
-import threading
+import subprocess
 import time
 from pathlib import Path
 
@@ -43,20 +43,12 @@ class TimedDecode:
         return status
 
 
-def terminal() -> tuple[int, threading.Thread]:
-    """The writing end of a pseudo-terminal whose other end is read and thrown away."""
+def terminal() -> tuple[int, subprocess.Popen[bytes]]:
+    """The writing end of a pseudo-terminal whose other end another process reads and throws away, as a terminal would."""
     reader, writer = pty.openpty()
-
-    def drain() -> None:
-        try:
-            while os.read(reader, 65536):
-                pass
-        except OSError:
-            pass
-
-    thread = threading.Thread(target=drain, daemon=True)
-    thread.start()
-    return writer, thread
+    drain = subprocess.Popen(["cat"], stdin=reader, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    os.close(reader)
+    return writer, drain
 
 
 def main() -> None:
