@@ -43,14 +43,14 @@ def asked(folder: Path) -> dict[str, str]:
 
 def test_a_run_with_a_draft_model(tmp_path: Path) -> None:
     programs = program(tmp_path, SPECULATIVE, DECODED)
-    assert speculative(programs, Path("t.gguf"), Path("d.gguf"), "a b", WAY) == Said(100.0, 0.75)
+    assert speculative(programs, Path("t.gguf"), Path("d.gguf"), "a b", WAY) == Said(100.0, 0.75, 17)
     options = asked(tmp_path)
     assert (options["-m"], options["-md"], options["-p"], options["-n"]) == ("t.gguf", "d.gguf", "a b", "16")
     assert (options["--spec-draft-n-max"], options["--temp"], options["-t"], options["-td"]) == ("3", "0.5", "2", "2")
 
 
 def test_a_run_with_lookup_drafts_with_no_model(tmp_path: Path) -> None:
-    assert lookup(program(tmp_path, LOOKUP, DECODED), Path("t.gguf"), "a", WAY) == Said(100.0, 0.75)
+    assert lookup(program(tmp_path, LOOKUP, DECODED), Path("t.gguf"), "a", WAY) == Said(100.0, 0.75, 17)
     assert "-md" not in asked(tmp_path)
 
 
