@@ -44,7 +44,7 @@ class TimedDecode:
 
 
 def terminal() -> tuple[int, subprocess.Popen[bytes]]:
-    """The writing end of a pseudo-terminal; another process reads the other end, as a terminal would, and forgets it."""
+    """The writing end of a pseudo-terminal; another process reads the other end, as a terminal would."""
     reader, writer = pty.openpty()
     drain = subprocess.Popen(["cat"], stdin=reader, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     os.close(reader)
