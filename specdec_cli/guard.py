@@ -39,6 +39,7 @@ def guard_terminal() -> None:
 
 def _goodbye(writer: int, owner: int) -> None:
     if os.getpid() == owner:  # a forked child of ours must not speak for us
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # everything is over; another Ctrl-C would only be a traceback
         with suppress(OSError):  # somebody may have ended the child
             os.write(writer, b"bye")
             os.close(writer)
