@@ -192,6 +192,8 @@ class AutoLength:
             pause = min(2 * source.pause, _LONGEST_PAUSE)
             self._sources[name] = source = _Source(source.credit, source.known, pause, has_trees=source.has_trees)
             self._learned.of(name).doubt()
+            if name == self._turn:
+                self._begin()
         if not source.rounds and not self._could_pay(name):
             return 0.0
         lead = self._lead(name)

@@ -302,7 +302,7 @@ def test_a_draft_that_is_always_sure_costs_a_short_first_answer_little(share: fl
 
 def test_what_proves_right_is_soon_drafted_as_far_as_it_pays() -> None:
     words = Text(np.full(200, 0.999), np.ones(200, bool))
-    for machine, longest in ((MACHINES["GPU"], 12), (MACHINES["F32, Q4_0 copy"], 3)):
+    for machine, longest in ((MACHINES["GPU"], 12), (MACHINES["F32, Q4_0 copy"], 10)):
         _, lengths = decode(machine, words, auto(learned_of(machine)))
         assert sum(lengths[:4]) >= 12
         assert max(lengths) >= longest

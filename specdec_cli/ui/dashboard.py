@@ -169,7 +169,7 @@ class LiveView:
         self._region.lines = self._region_lines(columns, rows)
         with self._console.capture() as frame:
             self._console.print(SegmentLines([*self._wrapper.rows, *news], new_lines=True))
-        # In this order, and in one write: a KeyboardInterrupt must not make the next frame repeat these rows.
+        # In this order, and in one call: a KeyboardInterrupt must not make the next frame repeat these rows.
         self._wrapper.rows.clear()
         self._terminal.write(frame.get())
 

@@ -66,6 +66,8 @@ class Terminal:
                 self.stream.write(text[start : start + PIECE])
                 self.stream.flush()
             except KeyboardInterrupt as error:
+                if interrupt:
+                    raise
                 interrupt = error
                 self.stream.flush()
         if interrupt:
