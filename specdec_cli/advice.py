@@ -1,8 +1,8 @@
 """What the numbers of a pair or a run mean for the person who looks at them."""
 
-from specdec_cli.memory import ModelFacts
-from specdec_cli.stats import RunStats
-from specdec_cli.types import Round
+from specdec_cli.decode.stats import RunStats
+from specdec_cli.decode.types import Round
+from specdec_cli.models.memory import ModelFacts
 
 BREAK_EVEN_RATIO = 5.0
 """Below this many bytes of target weights per byte of draft weights, drafting seldom pays."""

@@ -12,7 +12,7 @@ from specdec_cli.commands.audit import audit
 from specdec_cli.commands.bench import bench
 from specdec_cli.commands.check import check
 from specdec_cli.commands.draft import draft_app
-from specdec_cli.commands.files import list_files, rm, verify_files
+from specdec_cli.commands.local_files import list_files, rm, verify_files
 from specdec_cli.commands.plan import plan
 from specdec_cli.commands.presets import presets_app
 from specdec_cli.commands.pull import pull

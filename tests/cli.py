@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from planted import BYTES, UNK, Chain, Vocab, disturbed, make_vocab, random_chain, write_planted, write_tiny_mamba
 
 from specdec_cli import app
+from tests.planted import BYTES, UNK, Chain, Vocab, disturbed, make_vocab, random_chain, write_planted, write_tiny_mamba
 
 COMMAND = (sys.executable, "-m", "specdec_cli")
 CALM = {"OMP_WAIT_POLICY": "PASSIVE"}

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from specdec_cli.types import Draft, Logits, Target
+from specdec_cli.decode.types import Draft, Logits, Target
 
 Choose = Callable[[NDArray[np.float32], Sequence[int]], int]
 """Picks the next token from a row of logits, shape [n_vocab], and the tokens before it."""

@@ -23,7 +23,8 @@ from typing import Any, Literal
 import gguf
 import numpy as np
 from numpy.typing import NDArray
-from planted import (
+
+from tests.planted import (
     RMS_EPSILON,
     Chain,
     Tensors,

@@ -10,7 +10,8 @@ from pathlib import Path
 import gguf
 import numpy as np
 from numpy.typing import NDArray
-from planted import Tensors, add_vocab, make_vocab
+
+from tests.planted import Tensors, add_vocab, make_vocab
 
 N_VOCAB = 320
 _WIDTH, _HEADS, _HEAD, _FF = 64, 4, 16, 128

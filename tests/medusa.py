@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from planted import log_chain
+
+from tests.planted import log_chain
 
 Tensors = Mapping[str, NDArray[Any]]
 

@@ -8,10 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 
-from hubstub import HubStub
-
-from specdec_cli.download import Downloader
-from specdec_cli.hub import Hub, RemoteFile, RepoInfo
+from specdec_cli.hub.client import Hub, RemoteFile, RepoInfo
+from specdec_cli.hub.download import Downloader
+from tests.hubstub import HubStub
 
 TARGET_REPO, DRAFT_REPO = "acme/target-GGUF", "acme/draft-GGUF"
 TARGET, DRAFT = "target-Q8_0.gguf", "draft-Q4_0.gguf"

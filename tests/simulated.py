@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from specdec_cli.draft_length import DraftLength
-from specdec_cli.types import Draft, Round
+from specdec_cli.decode.draft_length import DraftLength
+from specdec_cli.decode.types import Draft, Round
 
 MS = 1e-3
 # Milliseconds of a pass by width, as measured on two cores (AVX-512) after 64 tokens.

@@ -14,8 +14,9 @@ from types import TracebackType
 from typing import Any, Self
 
 import pyte
-from cli import CALM, COMMAND, PATIENCE
-from ui_fakes import FakeTty, everything
+
+from tests.cli import CALM, COMMAND, PATIENCE
+from tests.ui_fakes import FakeTty, everything
 
 ESCAPE = re.compile(rb"\x1b(\[[0-?]*[ -/]*[@-~]|[@-Z\\-_])")
 SHOW_CURSOR, HIDE_CURSOR, FRAME = b"\x1b[?25h", b"\x1b[?25l", b"\x1b[?2026h"

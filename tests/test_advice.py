@@ -3,10 +3,10 @@
 import pytest
 
 from specdec_cli.advice import cache_notes, pair_notes, run_notes, strict_notes
-from specdec_cli.memory import ModelFacts
+from specdec_cli.decode.stats import RunStats
+from specdec_cli.decode.types import Round
+from specdec_cli.models.memory import ModelFacts
 from specdec_cli.settings import CACHE_TYPE_BYTES
-from specdec_cli.stats import RunStats
-from specdec_cli.types import Round
 
 
 def model(gigabytes: float, billions: float) -> ModelFacts:

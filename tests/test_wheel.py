@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-import real_models
+
+from tests import real_models
 
 ROOT = Path(__file__).parent.parent
 

@@ -5,8 +5,8 @@ from collections.abc import Iterator, Sequence
 
 import pyte
 
-from specdec_cli.stats import RunStats
-from specdec_cli.types import Round
+from specdec_cli.decode.stats import RunStats
+from specdec_cli.decode.types import Round
 from specdec_cli.ui.dashboard import LiveView
 from specdec_cli.ui.terminal import Terminal
 from specdec_cli.ui.view import Header, ModelLine, Span, View

@@ -15,14 +15,14 @@ from specdec_cli.commands.bench import SEED, as_tasks, check_writable, facts_of,
 from specdec_cli.commands.options import find, in_panel, layers, numbers, quantize, say, whole_numbers, words
 from specdec_cli.commands.pull import offer_to_pull
 from specdec_cli.errors import TextDiffers, UsageError
-from specdec_cli.guard import guard_terminal
-from specdec_cli.interrupt import raise_on_sigterm
+from specdec_cli.signals import raise_on_sigterm
+from specdec_cli.terminal_guard import guard_terminal
 
 if TYPE_CHECKING:
-    from specdec_cli.audit import Audit, Way
-    from specdec_cli.bench import Task
-    from specdec_cli.pairing import Pair
-    from specdec_cli.resolve import Resolved
+    from specdec_cli.audit.checks import Audit, Way
+    from specdec_cli.bench.measure import Task
+    from specdec_cli.generation.pair import Pair
+    from specdec_cli.presets.resolve import Resolved
 
 _LEAST_ANSWER = 64
 _TEXTS_SHARE = 0.5
@@ -63,13 +63,13 @@ def audit(
     """
     guard_terminal()
     raise_on_sigterm()
-    from specdec_cli.audit import LAW_LENGTHS, Audit
-    from specdec_cli.kinds import SHIPPED, read_prompts
+    from specdec_cli.audit.checks import LAW_LENGTHS, Audit
+    from specdec_cli.bench.prompt_set import SHIPPED, read_prompts
+    from specdec_cli.decode.sampling import SamplingParams
+    from specdec_cli.generation.pair import open_pair
     from specdec_cli.llama.abort import AbortFlag
-    from specdec_cli.pairing import open_pair
-    from specdec_cli.plan import PairRequest
-    from specdec_cli.resolve import resolve
-    from specdec_cli.sampling import SamplingParams
+    from specdec_cli.planning.plan import PairRequest
+    from specdec_cli.presets.resolve import resolve
 
     check_writable(json_file)
     if draft == "none":
@@ -140,8 +140,8 @@ def _ways(
     rules: list[str], drafters: list[str], lengths: list[int], temperatures: list[float]
 ) -> "tuple[list[Way], list[Way]]":
     """Those whose texts must be plain decoding's, and those that only promise the distribution."""
-    from specdec_cli.audit import LAW_LENGTHS, Way
-    from specdec_cli.rules import RULES
+    from specdec_cli.audit.checks import LAW_LENGTHS, Way
+    from specdec_cli.generation.rules import RULES
 
     unknown = [rule for rule in rules if rule not in RULES]
     if unknown or not rules:
@@ -163,7 +163,7 @@ def _ways(
 
 def _check_drafting(pair: "Pair", drafters: list[str]) -> None:
     """Nothing can be said of drafts where there are none."""
-    from specdec_cli.pairing import drafter_for
+    from specdec_cli.generation.pair import drafter_for
 
     for name in drafters:
         found = drafter_for(pair, name, pair.rule, 0.0)
@@ -228,7 +228,7 @@ def _follow(label: str, n: int, work: Iterator[None]) -> None:
 
 
 def _report(auditing: "Audit", facts: dict[str, object], tokens: int, json_file: Path | None) -> None:
-    from specdec_cli import audit_report
+    from specdec_cli.audit import report as audit_report
     from specdec_cli.ui.clean import printable
     from specdec_cli.ui.table import write_table
     from specdec_cli.ui.terminal import Terminal

@@ -13,24 +13,24 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from specdec_cli.commands.chatting import stoppable
+from specdec_cli.commands.bench_output import compare_documents, drafters_side_by_side, report
+from specdec_cli.commands.chat import stoppable
 from specdec_cli.commands.options import find, in_panel, layers, numbers, quantize, say, whole_numbers, words
 from specdec_cli.commands.pull import offer_to_pull
-from specdec_cli.commands.reporting import compare_documents, drafters_side_by_side, report
-from specdec_cli.commands.tuning import MEASURED_SHARE, Tuning, fastest, keep
+from specdec_cli.commands.tune import MEASURED_SHARE, Tuning, fastest, keep
 from specdec_cli.errors import Interrupted, UsageError
-from specdec_cli.guard import guard_terminal
-from specdec_cli.interrupt import raise_on_sigterm
 from specdec_cli.settings import AUTO
+from specdec_cli.signals import raise_on_sigterm
+from specdec_cli.terminal_guard import guard_terminal
 
 if TYPE_CHECKING:
-    from specdec_cli.bench import Bench, Length, Setting, Task
-    from specdec_cli.bench_report import Results
-    from specdec_cli.costs import CostCurve
-    from specdec_cli.kinds import BenchPrompt
-    from specdec_cli.pairing import Pair
-    from specdec_cli.plan import PairRequest
-    from specdec_cli.resolve import Resolved
+    from specdec_cli.bench.measure import Bench, Length, Setting, Task
+    from specdec_cli.bench.prompt_set import BenchPrompt
+    from specdec_cli.bench.report import Results
+    from specdec_cli.generation.pair import Pair
+    from specdec_cli.lengths.speedup_model import CostCurve
+    from specdec_cli.planning.plan import PairRequest
+    from specdec_cli.presets.resolve import Resolved
 
 SEED = 1
 USUAL_LENGTHS = (1, 2, 4, 8)
@@ -127,16 +127,16 @@ def bench(
     tune = tune or tune_kv
     guard_terminal()
     raise_on_sigterm()
-    from specdec_cli.bench import Bench, longest_draft
-    from specdec_cli.kinds import SHIPPED, choose, read_prompts
+    from specdec_cli.bench.measure import Bench, longest_draft
+    from specdec_cli.bench.prompt_set import SHIPPED, choose, read_prompts
+    from specdec_cli.decode.sampling import SamplingParams
+    from specdec_cli.generation.pair import open_pair
     from specdec_cli.llama.abort import AbortFlag
-    from specdec_cli.pairing import open_pair
-    from specdec_cli.plan import PairRequest
-    from specdec_cli.resolve import resolve
-    from specdec_cli.sampling import SamplingParams
+    from specdec_cli.planning.plan import PairRequest
+    from specdec_cli.presets.resolve import resolve
 
     if plot_file is not None:
-        from specdec_cli.plot import check_form
+        from specdec_cli.bench.plot import check_form
 
         check_form(plot_file)
     chosen = choose(read_prompts(prompts or SHIPPED), words(kinds))
@@ -260,9 +260,9 @@ def _settings(
     """Every combination. Who needs no draft model has no use for --p-min, and, unless asked for, is measured only with
     the longest drafts, which cost it nothing. Where lengths are chosen, lookup takes turns with a draft model, as in
     `run`."""
-    from specdec_cli.bench import Setting
+    from specdec_cli.bench.measure import Setting
     from specdec_cli.drafters import DRAFTERS, HEED_P_MIN, sources, with_lookup
-    from specdec_cli.resolve import DRAFTER_NAMES
+    from specdec_cli.presets.resolve import DRAFTER_NAMES
 
     unknown = [name for name in drafters if not all(source in DRAFTERS for source in sources(name))]
     if unknown:
@@ -293,8 +293,8 @@ def _longest(ks: "list[Length]") -> "list[Length]":
 
 def as_tasks(pair: "Pair", prompts: "Sequence[BenchPrompt]", n: int) -> "list[Task]":
     """The prompts as ids, in the model's chat format if it has one; a chat's earlier turns are answered plainly."""
-    from specdec_cli.bench import Task, answered
-    from specdec_cli.prompts import conversation, text_ids
+    from specdec_cli.bench.measure import Task, answered
+    from specdec_cli.generation.prompts import conversation, text_ids
 
     tasks, limit = [], pair.target.session.n_ctx
     for prompt in prompts:
@@ -336,7 +336,7 @@ def _measure(
     measuring: "Bench", tasks: "Sequence[Task]", settings: "Sequence[Setting]", repeats: int, budget: float
 ) -> bool:
     """Within the budget in seconds, after saying what is going to be measured. False if Ctrl-C ended it."""
-    from specdec_cli.bench import within_budget
+    from specdec_cli.bench.measure import within_budget
     from specdec_cli.ui.steps import Steps
     from specdec_cli.ui.terminal import Terminal
 
@@ -361,7 +361,7 @@ def _measure(
 
 
 def _results(measuring: "Bench", curves: "Sequence[CostCurve]", facts: dict[str, Any]) -> "Results":
-    from specdec_cli.bench_report import Results
+    from specdec_cli.bench.report import Results
 
     if not measuring.cells:
         say("Nothing was measured yet.")
@@ -373,9 +373,9 @@ def facts_of(request: "PairRequest", more: dict[str, Any]) -> dict[str, Any]:
     """Everything that a figure depends on."""
     from dataclasses import asdict
 
-    from specdec_cli.document import plain, versions
+    from specdec_cli.generation.json_document import plain, versions
     from specdec_cli.llama.devices import gpu_devices
-    from specdec_cli.machine import available_memory, processor, usable_cores
+    from specdec_cli.planning.machine import available_memory, processor, usable_cores
 
     machine = {
         "cpu": processor(),
@@ -395,7 +395,7 @@ def facts_of(request: "PairRequest", more: dict[str, Any]) -> dict[str, Any]:
 
 
 def _file(role: str, path: Path) -> dict[str, Any]:
-    from specdec_cli.derive import file_sha256
+    from specdec_cli.presets.derive import file_sha256
 
     real = path.resolve()
     known = len(real.name) == 64  # a blob of the Hub's cache is called by its hash

@@ -11,8 +11,8 @@ from specdec_cli.commands.options import JsonOpt, find, quantize, say
 from specdec_cli.errors import UsageError, VocabularyMismatch
 
 if TYPE_CHECKING:
-    from specdec_cli.vocab_check import Finding, Report
-    from specdec_cli.vocabulary import Vocabulary
+    from specdec_cli.models.tokenizer_check import Finding, Report
+    from specdec_cli.models.vocabulary import Vocabulary
 
 EXIT_CODES = {"match": 0, "match with notes": 8, "mismatch": VocabularyMismatch.exit_code}
 """A mismatch ends as a run with that pair does."""
@@ -39,13 +39,13 @@ def check(
 
     - 3: a file is missing or cannot be read.
     """
-    from specdec_cli.gguf import read_model
-    from specdec_cli.heads import described, needs_tokenizer, own_head, read_head, refuse_as_target
     from specdec_cli.llama.model import read_vocabulary
-    from specdec_cli.resolve import resolve
+    from specdec_cli.models.gguf import read_model
+    from specdec_cli.models.heads import described, needs_tokenizer, own_head, read_head, refuse_as_target
+    from specdec_cli.models.tokenizer_check import compare
+    from specdec_cli.presets.resolve import resolve
     from specdec_cli.ui import check_report
     from specdec_cli.ui.terminal import Terminal
-    from specdec_cli.vocab_check import compare
 
     files = resolve(target, draft, quantize, find, say)
     if not files.has_model:

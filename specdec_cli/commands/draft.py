@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from specdec_cli.commands.bench import check_writable
-from specdec_cli.commands.chatting import stoppable
-from specdec_cli.commands.drafting import (
+from specdec_cli.commands.chat import stoppable
+from specdec_cli.commands.draft_steps import (
     alone_in,
     best_of,
     check_room_for,
@@ -26,16 +26,16 @@ from specdec_cli.commands.drafting import (
 )
 from specdec_cli.commands.options import JsonOpt, find, layers, quantize, say
 from specdec_cli.errors import DraftDoesNotPay, UsageError
-from specdec_cli.guard import guard_terminal
-from specdec_cli.interrupt import raise_on_sigterm
+from specdec_cli.signals import raise_on_sigterm
+from specdec_cli.terminal_guard import guard_terminal
 
 if TYPE_CHECKING:
-    from specdec_cli.kinds import BenchPrompt
-    from specdec_cli.make_draft import Outcome
-    from specdec_cli.plan import PairRequest
-    from specdec_cli.recipes import Recipe
-    from specdec_cli.sampling import SamplingParams
-    from specdec_cli.workshop import Workshop, Worth
+    from specdec_cli.bench.prompt_set import BenchPrompt
+    from specdec_cli.decode.sampling import SamplingParams
+    from specdec_cli.make_draft.candidates import Workshop, Worth
+    from specdec_cli.make_draft.recipes import Recipe
+    from specdec_cli.make_draft.search import Outcome
+    from specdec_cli.planning.plan import PairRequest
 
 SEED = 1
 WORTH = 1.02
@@ -76,11 +76,11 @@ def make(
     """
     guard_terminal()
     raise_on_sigterm()
-    from specdec_cli.bench_report import PAYS
-    from specdec_cli.gguf import read_model
+    from specdec_cli.bench.report import PAYS
     from specdec_cli.llama.abort import AbortFlag
-    from specdec_cli.make_draft import most_candidates, search, work_folder
-    from specdec_cli.resolve import resolve
+    from specdec_cli.make_draft.search import most_candidates, search, work_folder
+    from specdec_cli.models.gguf import read_model
+    from specdec_cli.presets.resolve import resolve
 
     files = resolve(model, "none", quantize, find, say)
     request = _request(files.target, files.preset.sampling if files.preset else None, temp, threads, ngl, ngl_draft)
@@ -135,11 +135,11 @@ def trim(
     """
     guard_terminal()
     raise_on_sigterm()
-    from specdec_cli.gguf import read_model
-    from specdec_cli.heads import refuse_as_target
     from specdec_cli.llama.abort import AbortFlag
-    from specdec_cli.make_draft import trims, work_folder
-    from specdec_cli.recipes import OUTPUT_FORMATS, Recipe, cheaper_outputs
+    from specdec_cli.make_draft.recipes import OUTPUT_FORMATS, Recipe, cheaper_outputs
+    from specdec_cli.make_draft.search import trims, work_folder
+    from specdec_cli.models.gguf import read_model
+    from specdec_cli.models.heads import refuse_as_target
 
     for file in (draft, target or draft):  # what cannot be a model is told before anything else
         refuse_as_target(read_model(file), file.name)
@@ -183,8 +183,8 @@ def trim(
 def _request(
     target: Path, sampling: "SamplingParams | None", temp: float | None, threads: int | None, ngl: str, ngl_draft: str
 ) -> "PairRequest":
-    from specdec_cli.plan import PairRequest
-    from specdec_cli.sampling import SamplingParams
+    from specdec_cli.decode.sampling import SamplingParams
+    from specdec_cli.planning.plan import PairRequest
 
     sampling = sampling or SamplingParams()
     return PairRequest(
@@ -203,7 +203,7 @@ def _request(
 
 def _out(out: Path | None, source: Path, what: str) -> Path:
     """Where the draft is to lie. Raises UsageError for a place that is taken, or cannot be written."""
-    from specdec_cli.gguf import parts_of
+    from specdec_cli.models.gguf import parts_of
 
     stem = source.stem if len(parts_of(source.name)) == 1 else source.stem.rpartition("-of-")[0].rpartition("-")[0]
     out = out or Path(f"{stem}-{what}.gguf")
@@ -215,7 +215,7 @@ def _out(out: Path | None, source: Path, what: str) -> Path:
 
 def _prompts(file: Path | None) -> "list[BenchPrompt]":
     """The user's own, or one of each kind. Raises UsageError."""
-    from specdec_cli.kinds import SHIPPED, read_prompts
+    from specdec_cli.bench.prompt_set import SHIPPED, read_prompts
 
     if file is not None:
         return read_prompts(file)

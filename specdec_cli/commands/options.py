@@ -15,7 +15,7 @@ from specdec_cli.settings import AUTO
 from specdec_cli.ui.clean import printable
 
 if TYPE_CHECKING:
-    from specdec_cli.presets import HubFile
+    from specdec_cli.presets.schema import HubFile
 
 JsonOpt = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout and nothing else there.")]
 
@@ -42,15 +42,15 @@ def say(text: str) -> None:
 def quantize(source: Path, target: Path, file_type: str) -> None:
     """llama.cpp's quantiser on all cores, for presets that make their models here."""
     from specdec_cli.llama.quantize import quantize as write
-    from specdec_cli.machine import usable_cores
+    from specdec_cli.planning.machine import usable_cores
 
     write(source, target, file_type, threads=usable_cores())
 
 
 def find(file: "HubFile") -> Path | None:
     """Where a file of the Hub lies on this machine. Asks no network."""
-    from specdec_cli.hub import cache_root
-    from specdec_cli.store import cached
+    from specdec_cli.hub.cache import cached
+    from specdec_cli.hub.client import cache_root
 
     places = cached(cache_root(), file)
     return places[0] if places else None

@@ -14,8 +14,8 @@ from specdec_cli.errors import UsageError
 from specdec_cli.settings import AUTO
 
 if TYPE_CHECKING:
-    from specdec_cli.fit import Change, Fit, Machine
-    from specdec_cli.pull import Located, Wanted
+    from specdec_cli.hub.pull import Located, Wanted
+    from specdec_cli.planning.placement import Change, Fit, Machine
 
 MAX_CHANGES = 5
 
@@ -43,9 +43,9 @@ def plan(
     Exit code 5 if it does not fit.
     """
     from specdec_cli.errors import OutOfMemory
-    from specdec_cli.fit import changes, place
-    from specdec_cli.heads import described, own_head, own_part, read_head, refuse_as_target
-    from specdec_cli.plan import PairRequest, size_up
+    from specdec_cli.models.heads import described, own_head, own_part, read_head, refuse_as_target
+    from specdec_cli.planning.placement import changes, place
+    from specdec_cli.planning.plan import PairRequest, size_up
     from specdec_cli.settings import LONGEST_AUTO
 
     fixed_k = draft_length(k)
@@ -100,9 +100,9 @@ def plan(
 
 def _located(model: str, draft: str | None) -> "tuple[Located, Located | None]":
     """Both models' headers, from this disk or the Hub."""
-    from specdec_cli.hub import cache_root, open_hub
-    from specdec_cli.pull import Puller
-    from specdec_cli.resolve import DRAFTER_NAMES
+    from specdec_cli.hub.client import cache_root, open_hub
+    from specdec_cli.hub.pull import Puller
+    from specdec_cli.presets.resolve import DRAFTER_NAMES
     from specdec_cli.ui.progress import NoProgress
 
     puller = Puller(open_hub(), cache_root(), NoProgress(say))
@@ -117,9 +117,9 @@ def _located(model: str, draft: str | None) -> "tuple[Located, Located | None]":
 def _wanted(model: str, role: str = "target") -> "tuple[Wanted, Wanted | None]":
     """What a word means: a preset (with its draft), a file, a model of the Hub."""
     from specdec_cli.commands.options import quantize
-    from specdec_cli.presets import ModelSource, load_preset
-    from specdec_cli.pull import Wanted, wanted_model
-    from specdec_cli.resolve import looks_like_path, model_file
+    from specdec_cli.hub.pull import Wanted, wanted_model
+    from specdec_cli.presets.resolve import looks_like_path, model_file
+    from specdec_cli.presets.schema import ModelSource, load_preset
 
     if looks_like_path(model):
         return wanted_model(role, model), None
@@ -132,8 +132,8 @@ def _wanted(model: str, role: str = "target") -> "tuple[Wanted, Wanted | None]":
 
 
 def _machine(vram: int | None, ram: int | None) -> "Machine":
-    from specdec_cli.fit import Gpu
-    from specdec_cli.plan import machine_now
+    from specdec_cli.planning.placement import Gpu
+    from specdec_cli.planning.plan import machine_now
 
     machine = machine_now()
     if vram is not None:

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from specdec_cli.commands.files import all_presets
+from specdec_cli.commands.local_files import all_presets
 from specdec_cli.commands.options import JsonOpt
 
 if TYPE_CHECKING:
-    from specdec_cli.presets import ModelSource, Preset
+    from specdec_cli.presets.schema import ModelSource, Preset
 
 presets_app = typer.Typer(help="List the pairs that have a name, or show one of them.", invoke_without_command=True)
 
@@ -25,7 +25,7 @@ def list_presets(context: typer.Context, *, as_json: JsonOpt = False) -> None:
     """List all presets with size, whether they fit into this machine's free memory, and whether they are here."""
     if context.invoked_subcommand is not None:
         return
-    from specdec_cli.plan import machine_now
+    from specdec_cli.planning.plan import machine_now
     from specdec_cli.ui import words
     from specdec_cli.ui.table import write_table
     from specdec_cli.ui.terminal import Terminal
@@ -56,7 +56,7 @@ def list_presets(context: typer.Context, *, as_json: JsonOpt = False) -> None:
 @presets_app.command()
 def show(name: Annotated[str, typer.Argument(help="The preset's name.")], *, as_json: JsonOpt = False) -> None:
     """Show everything that is known of one preset, and what is not confirmed."""
-    from specdec_cli.presets import load_preset
+    from specdec_cli.presets.schema import load_preset
     from specdec_cli.ui.clean import printable
 
     preset = load_preset(name)
@@ -68,9 +68,9 @@ def show(name: Annotated[str, typer.Argument(help="The preset's name.")], *, as_
 
 
 def _row(preset: "Preset", free: int | None) -> dict[str, Any]:
-    from specdec_cli.hub import cache_root
-    from specdec_cli.inventory import stock_of
-    from specdec_cli.presets import hub_files
+    from specdec_cli.hub.client import cache_root
+    from specdec_cli.hub.inventory import stock_of
+    from specdec_cli.presets.schema import hub_files
 
     files = hub_files(preset)
     known = [file.bytes for file in files if file.bytes is not None]

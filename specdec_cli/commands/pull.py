@@ -11,13 +11,13 @@ import typer
 
 from specdec_cli.commands.options import JsonOpt, agreed, find, say
 from specdec_cli.errors import Interrupted, UsageError
-from specdec_cli.interrupt import raise_on_sigterm
+from specdec_cli.signals import raise_on_sigterm
 
 STALL_SECONDS = 30.0
 
 if TYPE_CHECKING:
-    from specdec_cli.presets import Preset
-    from specdec_cli.pull import Judged, Located, Wanted
+    from specdec_cli.hub.pull import Judged, Located, Wanted
+    from specdec_cli.presets.schema import Preset
 
 
 def pull(
@@ -52,7 +52,7 @@ def pull(
     if save is not None and names:
         raise UsageError("--save is for pairs given with --target and --draft.", hint="Leave it out.")
     if names:
-        from specdec_cli.presets import load_preset
+        from specdec_cli.presets.schema import load_preset
 
         presets = [load_preset(name) for name in names]  # all of them, before the first byte of one
         results = [pull_preset(preset, force=force, stall=stall, quiet=quiet or as_json) for preset in presets]
@@ -64,8 +64,8 @@ def pull(
 
 def pull_preset(preset: "Preset", *, force: bool, stall: float, quiet: bool) -> dict[str, Any]:
     """Bring what a preset names."""
-    from specdec_cli.presets import ModelSource
-    from specdec_cli.pull import Wanted
+    from specdec_cli.hub.pull import Wanted
+    from specdec_cli.presets.schema import ModelSource
 
     sources = {"target": preset.target, "draft": preset.draft}
 
@@ -85,9 +85,9 @@ def pull_preset(preset: "Preset", *, force: bool, stall: float, quiet: bool) -> 
 
 
 def _pull_own(target: str | None, draft: str | None, save: str | None, **options: Any) -> dict[str, Any]:
-    from specdec_cli.presets import check_new_name, save_preset
-    from specdec_cli.pull import wanted_model
-    from specdec_cli.resolve import DRAFTER_NAMES
+    from specdec_cli.hub.pull import wanted_model
+    from specdec_cli.presets.resolve import DRAFTER_NAMES
+    from specdec_cli.presets.schema import check_new_name, save_preset
 
     if target is None:
         raise UsageError("--draft needs a --target.", hint="Name the model that it is to draft for.")
@@ -116,9 +116,9 @@ def _tell(text: str, quiet: bool) -> None:
 def _bring(
     wanted: "list[Wanted]", *, force: bool, stall: float, quiet: bool
 ) -> "tuple[tuple[Located, ...], list[Path]]":
-    from specdec_cli.hub import cache_root, open_hub
-    from specdec_cli.plan import machine_now
-    from specdec_cli.pull import Puller
+    from specdec_cli.hub.client import cache_root, open_hub
+    from specdec_cli.hub.pull import Puller
+    from specdec_cli.planning.plan import machine_now
     from specdec_cli.ui.progress import open_progress
     from specdec_cli.ui.terminal import Terminal
 
@@ -140,8 +140,8 @@ def _bring(
 
 def _verdict(judged: "Judged") -> list[str]:
     """What was found before the weights come, a line each."""
+    from specdec_cli.models.tokenizer_check import one_line
     from specdec_cli.ui import words
-    from specdec_cli.vocab_check import one_line
 
     lines = []
     for model in judged.models:
@@ -174,8 +174,8 @@ def offer_to_pull(model: str, draft: str | None) -> None:
     """Ask whether to fetch what a preset lacks, if there is somebody to ask. Does nothing else."""
     from dataclasses import replace
 
-    from specdec_cli.presets import hub_files, load_preset
-    from specdec_cli.resolve import looks_like_path
+    from specdec_cli.presets.resolve import looks_like_path
+    from specdec_cli.presets.schema import hub_files, load_preset
 
     if looks_like_path(model) or not (sys.stdin.isatty() and sys.stderr.isatty()):
         return
@@ -185,7 +185,7 @@ def offer_to_pull(model: str, draft: str | None) -> None:
     missing = [file for file in hub_files(preset) if find(file) is None]
     if not missing:
         return
-    from specdec_cli.hub import is_offline
+    from specdec_cli.hub.client import is_offline
     from specdec_cli.ui import words
 
     if is_offline():

@@ -24,8 +24,8 @@ def replay(
     as_json: JsonOpt = False,
 ) -> None:
     """Say what other draft lengths would have been worth in a recorded run, without the models."""
-    from specdec_cli.bench_compare import read_document
-    from specdec_cli.replay import curve_of, read_trace, what_if
+    from specdec_cli.bench.compare import read_document
+    from specdec_cli.bench.replay import curve_of, read_trace, what_if
     from specdec_cli.ui.table import write_table
     from specdec_cli.ui.terminal import Terminal
 

@@ -15,20 +15,20 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO, TypeVar
 import typer
 
 from specdec_cli.commands import sampling_options as more
-from specdec_cli.commands.chatting import chat, stoppable
+from specdec_cli.commands.chat import chat, stoppable
 from specdec_cli.commands.options import JsonOpt, draft_length, find, in_panel, layers, quantize, say
 from specdec_cli.commands.pull import offer_to_pull
-from specdec_cli.commands.tuning import as_tuned, profile_of
+from specdec_cli.commands.tune import as_tuned, profile_of
 from specdec_cli.errors import UsageError
-from specdec_cli.guard import guard_terminal
-from specdec_cli.interrupt import raise_on_sigterm
 from specdec_cli.settings import AUTO
+from specdec_cli.signals import raise_on_sigterm
+from specdec_cli.terminal_guard import guard_terminal
 
 if TYPE_CHECKING:
-    from specdec_cli.pairing import Pair
-    from specdec_cli.presets import Preset
-    from specdec_cli.resolve import Resolved
-    from specdec_cli.sampling import SamplingParams
+    from specdec_cli.decode.sampling import SamplingParams
+    from specdec_cli.generation.pair import Pair
+    from specdec_cli.presets.resolve import Resolved
+    from specdec_cli.presets.schema import Preset
     from specdec_cli.ui.view import Header, View
 
 T = TypeVar("T")
@@ -162,22 +162,22 @@ def run(
     raise_on_sigterm()
 
     from specdec_cli.advice import strict_notes
-    from specdec_cli.document import plain as plain_values
-    from specdec_cli.document import run_document
     from specdec_cli.drafters import sources, with_lookup
     from specdec_cli.drafters.mixed import MixedDrafter
     from specdec_cli.drafters.model import ModelDrafter
+    from specdec_cli.generation.json_document import plain as plain_values
+    from specdec_cli.generation.json_document import run_document
+    from specdec_cli.generation.pair import open_pair, own_name
+    from specdec_cli.generation.prompt_cache import PromptCache, check_file
+    from specdec_cli.generation.prompts import argument_text, conversation, prompt_text
+    from specdec_cli.generation.trace import Trace
+    from specdec_cli.generation.writer import Limits, Writer
     from specdec_cli.llama.abort import AbortFlag
     from specdec_cli.llama.grammar import gbnf_of_schema
     from specdec_cli.llama.log import log as llama_log
-    from specdec_cli.pairing import open_pair, own_name
-    from specdec_cli.plan import PairRequest
-    from specdec_cli.prompt_cache import PromptCache, check_file
-    from specdec_cli.prompts import argument_text, conversation, prompt_text
-    from specdec_cli.resolve import DRAFTER_NAMES, resolve
-    from specdec_cli.running import Limits, Writer
+    from specdec_cli.planning.plan import PairRequest
+    from specdec_cli.presets.resolve import DRAFTER_NAMES, resolve
     from specdec_cli.settings import USUAL_K
-    from specdec_cli.trace import Trace
 
     fixed_k = draft_length(k)
     text = prompt_text(prompt, file, sys.stdin)
@@ -335,7 +335,7 @@ def _longest(files: "Resolved", n_ubatch: int) -> int:
 
 
 def _raw_ids(pair: "Pair", text: str, system: str | None, raw: bool) -> list[int]:
-    from specdec_cli.prompts import text_ids
+    from specdec_cli.generation.prompts import text_ids
 
     if system is not None:
         raise UsageError("--system needs a chat template, and this model has none.", hint="Leave out --system.")
@@ -375,7 +375,7 @@ def _first(*values: T | None) -> T:
 
 def _over_preset(preset: "Preset | None", **given: Any) -> "SamplingParams":
     """llama.cpp's defaults, the preset's own over them, the command line's over those."""
-    from specdec_cli.sampling import SamplingParams
+    from specdec_cli.decode.sampling import SamplingParams
 
     base = preset.sampling if preset is not None else SamplingParams()
     return replace(base, **{key: value for key, value in given.items() if value is not None})

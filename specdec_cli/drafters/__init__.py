@@ -4,18 +4,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
+from specdec_cli.decode.coupled import Rule
+from specdec_cli.decode.types import Drafter, Head, HiddenTarget, Target
 from specdec_cli.drafters.head import HeadDrafter
 from specdec_cli.drafters.lookahead import LookaheadDrafter
-from specdec_cli.drafters.medusa import MedusaDrafter
+from specdec_cli.drafters.medusa.drafter import MedusaDrafter
+from specdec_cli.drafters.medusa.heads import Heads
 from specdec_cli.drafters.mixed import MixedDrafter, Turns
 from specdec_cli.drafters.model import ModelDrafter
-from specdec_cli.drafters.ngram import LEAST_CHANCE, LEAST_CHANCE_IF_WEIGHED, NgramDrafter
+from specdec_cli.drafters.ngram.drafter import LEAST_CHANCE, LEAST_CHANCE_IF_WEIGHED, NgramDrafter
+from specdec_cli.drafters.ngram.store import NgramStore
 from specdec_cli.drafters.none import NoDrafter
 from specdec_cli.errors import UsageError
-from specdec_cli.medusa_heads import Heads
-from specdec_cli.ngram_store import NgramStore
-from specdec_cli.types import Drafter, Head, HiddenTarget, Target
-from specdec_cli.verify import Rule
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 
+from specdec_cli.decode.coupled import Drawn, Rule
+from specdec_cli.decode.sampling import Row, argmax, checked, probability
+from specdec_cli.decode.tokens import Tokens
+from specdec_cli.decode.types import Distribution, Draft, Head, More, to_the_end
 from specdec_cli.errors import DecodeFailed
-from specdec_cli.sampling import Row, argmax, checked, probability
-from specdec_cli.tokens import Tokens
-from specdec_cli.types import Distribution, Draft, Head, More, to_the_end
-from specdec_cli.verify import Drawn, Rule
 
 
 class HeadDrafter:

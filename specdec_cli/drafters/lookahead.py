@@ -3,8 +3,8 @@
 import random
 from collections.abc import Sequence
 
-from specdec_cli.tokens import Tokens
-from specdec_cli.types import Branches, Draft, Logits, More, to_the_end
+from specdec_cli.decode.tokens import Tokens
+from specdec_cli.decode.types import Branches, Draft, Logits, More, to_the_end
 
 DEFAULT_WINDOW = 8
 """Places ahead that are guessed at in every pass."""

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from specdec_cli.types import Draft, Drafter, More, to_the_end
+from specdec_cli.decode.types import Draft, Drafter, More, to_the_end
 
 
 class Turns(Protocol):

@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 
+from specdec_cli.decode.coupled import Rule
+from specdec_cli.decode.sampling import Row, argmax, probability
+from specdec_cli.decode.tokens import Tokens
+from specdec_cli.decode.types import Distribution, Draft, More, Target, to_the_end
 from specdec_cli.errors import DecodeFailed
-from specdec_cli.sampling import Row, argmax, probability
-from specdec_cli.tokens import Tokens
-from specdec_cli.types import Distribution, Draft, More, Target, to_the_end
-from specdec_cli.verify import Rule
 
 
 class ModelDrafter:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from specdec_cli.types import Draft, More, to_the_end
+from specdec_cli.decode.types import Draft, More, to_the_end
 
 
 class NoDrafter:

@@ -20,10 +20,10 @@ import numpy as np
 from llama_cpp.llama_grammar import json_schema_to_gbnf
 from numpy.typing import NDArray
 
+from specdec_cli.decode.tokens import shared_prefix
 from specdec_cli.errors import DecodeFailed, UsageError
 from specdec_cli.llama.log import log
 from specdec_cli.llama.model import LlamaModel
-from specdec_cli.tokens import shared_prefix
 
 _KEPT = 128
 """Positions whose state is kept beside the first: more than a draft and the text it is drawn after."""

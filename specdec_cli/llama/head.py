@@ -14,20 +14,20 @@ import llama_cpp
 import numpy as np
 from numpy.typing import NDArray
 
+from specdec_cli.decode.stats import Evaluation
+from specdec_cli.decode.tokens import Tokens
+from specdec_cli.decode.types import Logits
 from specdec_cli.errors import DecodeFailed, Interrupted, ModelError, OutOfMemory, SpecdecError
-from specdec_cli.heads import HeadFacts
 from specdec_cli.llama.abort import AbortFlag
-from specdec_cli.llama.batch import SECTIONS, RowBatch
 from specdec_cli.llama.context import CACHE_TYPES, FLASH_ATTENTION, cache_bytes_from_log
-from specdec_cli.llama.extensions import capture_last, last_address
 from specdec_cli.llama.log import log
 from specdec_cli.llama.model import LlamaModel
+from specdec_cli.llama.private_api import capture_last, last_address
+from specdec_cli.llama.row_batch import SECTIONS, RowBatch
 from specdec_cli.llama.session import ABORTED, LlamaSession
 from specdec_cli.llama.state import put_state, take_state
+from specdec_cli.models.heads import HeadFacts
 from specdec_cli.settings import ContextSettings
-from specdec_cli.stats import Evaluation
-from specdec_cli.tokens import Tokens
-from specdec_cli.types import Logits
 
 _MTP_CONTEXT = 1  # LLAMA_CONTEXT_TYPE_MTP
 _MROPE = (8, 40)  # LLAMA_ROPE_TYPE_MROPE, LLAMA_ROPE_TYPE_IMROPE

@@ -12,13 +12,13 @@ import llama_cpp
 import numpy as np
 from numpy.typing import NDArray
 
-from specdec_cli.heads import HeadFacts
+from specdec_cli.decode.tokens import Tokens
 from specdec_cli.llama.abort import AbortFlag
 from specdec_cli.llama.head import LlamaHead
 from specdec_cli.llama.model import LlamaModel
 from specdec_cli.llama.session import LlamaSession
+from specdec_cli.models.heads import HeadFacts
 from specdec_cli.settings import ContextSettings
-from specdec_cli.tokens import Tokens
 
 
 class PairHead(LlamaHead):

@@ -9,12 +9,12 @@ from typing import Any, Self
 import llama_cpp
 
 from specdec_cli.errors import Interrupted, ModelError, OutOfMemory, UsageError
-from specdec_cli.gguf import check_is_gguf
 from specdec_cli.llama.abort import AbortFlag
 from specdec_cli.llama.devices import devices_named
 from specdec_cli.llama.log import capture_log, log
+from specdec_cli.models.gguf import check_is_gguf
+from specdec_cli.models.vocabulary import PROBE_TEXT, Vocabulary
 from specdec_cli.settings import ModelSettings
-from specdec_cli.vocabulary import PROBE_TEXT, Vocabulary
 
 _VOCABULARY_KINDS = {
     llama_cpp.LLAMA_VOCAB_TYPE_SPM: "SPM",

@@ -16,13 +16,13 @@ from typing import Any
 import llama_cpp
 
 from specdec_cli.errors import Interrupted, ModelError
-from specdec_cli.gguf import TENSOR_TYPES, read_gguf
 from specdec_cli.llama.abort import AbortFlag
 from specdec_cli.llama.log import capture_log, log
 from specdec_cli.llama.model import LlamaModel
 from specdec_cli.llama.session import LlamaSession
+from specdec_cli.models.add_tensor import with_tensor
+from specdec_cli.models.gguf import TENSOR_TYPES, read_gguf
 from specdec_cli.settings import FORMATS, ContextSettings, ModelSettings
-from specdec_cli.splice import with_tensor
 
 Value = str | int | float
 

@@ -9,19 +9,19 @@ import llama_cpp
 import numpy as np
 from numpy.typing import NDArray
 
+from specdec_cli.decode.stats import Evaluation
+from specdec_cli.decode.tokens import Tokens
+from specdec_cli.decode.types import Branches, Hidden, Logits
 from specdec_cli.errors import DecodeFailed, Interrupted, UsageError
 from specdec_cli.llama.abort import AbortFlag
 from specdec_cli.llama.context import cache_bytes_from_log, open_context
-from specdec_cli.llama.hidden import HiddenRows
+from specdec_cli.llama.hidden_rows import HiddenRows
 from specdec_cli.llama.log import log
 from specdec_cli.llama.model import LlamaModel
 from specdec_cli.llama.rewind import Crop, Rewind, StartOver, Way, ways
 from specdec_cli.llama.state import put_state, take_state
 from specdec_cli.llama.tree import depths_of, leaf_sequences
 from specdec_cli.settings import ContextSettings
-from specdec_cli.stats import Evaluation
-from specdec_cli.tokens import Tokens
-from specdec_cli.types import Branches, Hidden, Logits
 
 ABORTED = 2  # llama_decode's answer when the abort callback said so
 _UNTOUCHED = (1, -1)  # its answers for a full context and a wrong batch: the memory is as it was

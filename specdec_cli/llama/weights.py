@@ -7,8 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specdec_cli.errors import ModelError
-from specdec_cli.gguf import TENSOR_TYPES, TensorInfo, parts_of, read_model
 from specdec_cli.llama.devices import ggml_function
+from specdec_cli.models.gguf import TENSOR_TYPES, TensorInfo, parts_of, read_model
 
 _NUMBERS = {name: number for number, (name, _, _) in TENSOR_TYPES.items()}
 _TO_FLOAT = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)

@@ -1,0 +1,1 @@
+"""Everything that draws; the only place that knows rich. Views draw what they are given and decide nothing."""

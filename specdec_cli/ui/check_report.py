@@ -7,10 +7,7 @@ from rich.console import Console
 from rich.style import Style
 from rich.text import Text
 
-from specdec_cli.ui import words
-from specdec_cli.ui.paint import BOLD, DIM, PLAIN
-from specdec_cli.ui.terminal import Terminal
-from specdec_cli.vocab_check import (
+from specdec_cli.models.tokenizer_check import (
     TOKEN_RULES,
     Finding,
     Report,
@@ -22,7 +19,10 @@ from specdec_cli.vocab_check import (
     pre_tokenizer,
     quoted,
 )
-from specdec_cli.vocabulary import Vocabulary
+from specdec_cli.models.vocabulary import Vocabulary
+from specdec_cli.ui import words
+from specdec_cli.ui.paint import BOLD, DIM, PLAIN
+from specdec_cli.ui.terminal import Terminal
 
 FEW = 20
 """Differing tokens shown per finding unless all are asked for."""

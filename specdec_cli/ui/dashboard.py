@@ -12,8 +12,8 @@ from rich.live import Live
 from rich.segment import ControlType, Segment, SegmentLines, Segments
 from rich.style import Style
 
-from specdec_cli.stats import RunStats
-from specdec_cli.types import FinishReason, Origin
+from specdec_cli.decode.stats import RunStats
+from specdec_cli.decode.types import FinishReason, Origin
 from specdec_cli.ui.clean import Cleaner, printable
 from specdec_cli.ui.paint import DIM, PLAIN, Line, Palette
 from specdec_cli.ui.panel import panel

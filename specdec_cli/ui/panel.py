@@ -2,7 +2,7 @@
 
 from itertools import chain, zip_longest
 
-from specdec_cli.stats import RunStats
+from specdec_cli.decode.stats import RunStats
 from specdec_cli.ui import words
 from specdec_cli.ui.paint import BOLD, DIM, Line, Palette, fit, line, pad
 from specdec_cli.ui.view import Header, ModelLine

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
 
-from specdec_cli.stats import RunStats
-from specdec_cli.types import FinishReason
+from specdec_cli.decode.stats import RunStats
+from specdec_cli.decode.types import FinishReason
 from specdec_cli.ui.clean import Cleaner, printable
 from specdec_cli.ui.summary import placement, summary, warnings
 from specdec_cli.ui.terminal import Terminal

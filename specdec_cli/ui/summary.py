@@ -1,7 +1,7 @@
 """The lines after an answer."""
 
-from specdec_cli.stats import RunStats
-from specdec_cli.types import FinishReason
+from specdec_cli.decode.stats import RunStats
+from specdec_cli.decode.types import FinishReason
 from specdec_cli.ui import words
 from specdec_cli.ui.view import Header
 

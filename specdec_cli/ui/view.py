@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Protocol, Self
 
-from specdec_cli.stats import RunStats
-from specdec_cli.types import FinishReason, Origin
+from specdec_cli.decode.stats import RunStats
+from specdec_cli.decode.types import FinishReason, Origin
 
 NO_DRAFTER = "none"
 """The name under which a run without a drafter is shown."""

@@ -1,6 +1,6 @@
 """Numbers and reasons as people read them. A number that does not exist is a dash."""
 
-from specdec_cli.types import FinishReason
+from specdec_cli.decode.types import FinishReason
 
 REASONS: dict[FinishReason, str] = {
     "stop": "end of answer",

@@ -1,0 +1,265 @@
+"""Plants one bug after another and shows that a test catches each.
+
+    python -m scripts.checks.mutations [--only WORD]
+
+Every mutation is a replacement in a copy of the checkout; the suite's tests of the rule, the law and the
+engine then run on the copy until one fails. Prints the test that caught it. Exit code 1 if one survives.
+"""
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent.parent
+TESTS = (
+    "decode/test_coupled",
+    "decode/test_sampler_chain",
+    "decode/test_penalties",
+    "decode/test_noise",
+    "decode/test_sampling",
+    "decode/test_strict",
+    "drafters/test_drafters",
+    "decode/test_rejection",
+    "decode/test_engine",
+    "decode/test_text_stream",
+    "llama/test_grammar",
+    "generation/test_matrix",
+    "generation/test_distribution",
+)
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """A bug: `old` must stand exactly once in `file`."""
+
+    name: str
+    file: str
+    old: str
+    new: str
+
+
+MUTATIONS = (
+    Mutation("residual ignores the draft", "decode/rejection", "weight * p.probs - at(q, p.ids)", "weight * p.probs"),
+    Mutation(
+        "rejected token kept",
+        "decode/rejection",
+        "return i, self._own(start, i, residual(p, q))",
+        "return i + 1, self._own(start, i, residual(p, q))",
+    ),
+    Mutation(
+        "rejected token kept, coupled",
+        "decode/coupled",
+        "            if choice != token:\n                return i, choice",
+        "            if choice != token:\n                return i + 1, choice",
+    ),
+    Mutation(
+        "everything accepted",
+        "decode/rejection",
+        "if self._uniform(start, i, _ACCEPT) >= acceptance(p, q, token):",
+        "if False:",
+    ),
+    Mutation(
+        "bonus row off by one",
+        "decode/rejection",
+        "return n, self._own(start, n, self.law.distribution(rows[n], prefix))",
+        "return n, self._own(start, n, self.law.distribution(rows[n - 1], prefix))",
+    ),
+    Mutation(
+        "bonus row off by one, coupled",
+        "decode/coupled",
+        "self.choose(rows[len(draft.tokens)], prefix)",
+        "self.choose(rows[len(draft.tokens) - 1], prefix)",
+    ),
+    Mutation(
+        "rows off by one, block",
+        "decode/rejection",
+        "self.law.distribution(rows[i], prefix)\n            is_last",
+        "self.law.distribution(rows[i - 1], prefix)\n            is_last",
+    ),
+    Mutation(
+        "last draft token never accepted",
+        "decode/rejection",
+        "chance = weight if is_last else",
+        "chance = 0.0 if is_last else",
+    ),
+    Mutation(
+        "uniform reused for the residual",
+        "decode/rejection",
+        "_DRAFT, _ACCEPT, _OWN = 1, 2, 3",
+        "_DRAFT, _ACCEPT, _OWN = 1, 2, 2",
+    ),
+    Mutation(
+        "uniform reused from the draft",
+        "decode/rejection",
+        "_DRAFT, _ACCEPT, _OWN = 1, 2, 3",
+        "_DRAFT, _ACCEPT, _OWN = 1, 1, 3",
+    ),
+    Mutation(
+        "uniform reused in the next round's draft",
+        "decode/rejection",
+        "uniform(self.seed, start, np.array([place]), stream)",
+        "uniform(self.seed, 0, np.array([start + place]), stream)",
+    ),
+    Mutation(
+        "lying q: drawn greedily",
+        "decode/rejection",
+        "return pick(q, self._uniform(start, len(tokens) - start, _DRAFT)), q",
+        "return int(q.ids[q.probs.argmax()]), q",
+    ),
+    Mutation(
+        "lying q: reported at another temperature",
+        "decode/rejection",
+        "        return pick(q, self._uniform(start, len(tokens) - start, _DRAFT)), q",
+        "        token = pick(q, self._uniform(start, len(tokens) - start, _DRAFT))\n"
+        "        return token, Distribution(q.ids, q.probs**0.8 / (q.probs**0.8).sum())",
+    ),
+    Mutation("lying q: p-min drops what was drawn", "drafters/model", "token if q is None else argmax(row)", "token"),
+    Mutation(
+        "block forgets the weight",
+        "decode/rejection",
+        "is_last else residual(p, qs[i], weight)",
+        "is_last else residual(p, qs[i])",
+    ),
+    Mutation(
+        "block stops at its first failure",
+        "decode/rejection",
+        "                n_accepted, own = i, p if is_last else residual(p, qs[i], weight)",
+        "                n_accepted, own = i, p if is_last else residual(p, qs[i], weight)\n"
+        "            else:\n                break",
+    ),
+    Mutation(
+        "stop inside a draft ignored",
+        "decode/engine",
+        "            if i < round_.n_accepted:\n                return",
+        "            if i < round_.n_accepted:\n                continue\n                return",
+    ),
+    Mutation(
+        "penalties fed with rejected tokens",
+        "decode/coupled",
+        "choice = self.choose(rows[i], prefix)",
+        "choice = self.choose(rows[i], prefix if i or not prefix else [*prefix[:-1], draft.tokens[-1]])",
+    ),
+    Mutation(
+        "penalties without the draft's tokens",
+        "decode/coupled",
+        "            prefix = prefix.then((token,))\n        return len(draft.tokens)",
+        "            prefix = Tokens((*prefix[:-1], token))\n        return len(draft.tokens)",
+    ),
+    Mutation(
+        "penalties without the prompt",
+        "decode/sampler_chain",
+        "row = penalize(row, tokens, self.params)",
+        "row = penalize(row, tokens[self._answer_begins :], self.params)",
+    ),
+    Mutation(
+        "grammar advanced by rejected tokens",
+        "llama/grammar",
+        "shared = shared_prefix(self._text, text)",
+        "shared = min(len(self._text), len(text))",
+    ),
+    Mutation(
+        "grammar after the cuts",
+        "decode/sampler_chain",
+        "        row = self.allowed(row, tokens)\n        if self.params.is_greedy:",
+        "        row = self.adjusted(row, tokens)\n        if self.params.is_greedy:",
+    ),
+    Mutation("grammar begins with the prompt", "decode/engine", "    rule.law.begin(len(tokens))\n", ""),
+    Mutation("noise reused between positions", "decode/noise", "+ position * _GAMMA)", "+ position // 2 * _GAMMA)"),
+    Mutation(
+        "noise of another position for large vocabularies",
+        "decode/noise",
+        "bits = _first_bits(seed, position, start, len(part))",
+        "bits = _first_bits(seed, position + 1, start, len(part))",
+    ),
+    Mutation("bound of the loudest token too high", "decode/noise", "- slack + np.arange", "- slack + 2 + np.arange"),
+    Mutation("streams not apart", "decode/noise", "(seed + stream * _MULTIPLY_2)", "seed"),
+    Mutation(
+        "temperature dropped",
+        "decode/sampler_chain",
+        "(logits[order] - logits.max()) / self.params.temperature",
+        "(logits[order] - logits.max())",
+    ),
+    Mutation(
+        "temperature dropped, coupled", "decode/coupled", "noisy = logits / params.temperature +", "noisy = logits +"
+    ),
+    Mutation(
+        "bans dropped",
+        "decode/sampler_chain",
+        "row[self._biased] += self._amounts",
+        "row[self._biased] += np.maximum(self._amounts, -9)",
+    ),
+    Mutation("padding can be chosen", "decode/sampler_chain", "row = row[: self.n_shared]\n", "row = row[:]\n"),
+    Mutation("ids above the shared ones drafted", "decode/engine", "k, rule.law.n_shared)", "k, target.n_vocab)"),
+    Mutation(
+        "logprobs off by one",
+        "decode/logprobs",
+        "for row, token in zip(rows, tokens",
+        "for row, token in zip(rows[1:], tokens",
+    ),
+    Mutation(
+        "strict keeps the wide row", "decode/strict", "rows[i] = target.score(prefix, 1)[0]", "target.score(prefix, 1)"
+    ),
+    Mutation("strict forgets to copy", "decode/strict", "rows = rows.copy()", "rows = rows[:]"),
+    Mutation("DRY goes past breakers", "decode/penalties", "if whole:", "if False:"),
+    Mutation(
+        "typical before top-k",
+        "decode/sampling",
+        "    ids = ids[top_k(row[ids], params.top_k or len(ids))]\n    logits",
+        "    ids = ids[top_k(row[ids], len(ids))]\n    logits",
+    ),
+)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="", help="only mutations whose name has this in it")
+    chosen = [mutation for mutation in MUTATIONS if parser.parse_args().only in mutation.name]
+    survivors = 0
+    with tempfile.TemporaryDirectory() as temporary:
+        copy = Path(temporary) / "checkout"
+        ignored = shutil.ignore_patterns(".git", ".venv", "__pycache__", ".*_cache")
+        shutil.copytree(ROOT, copy, ignore=ignored)
+        if failed := _first_failure(copy):
+            raise SystemExit(f"Without any bug, {failed} fails already.")
+        for mutation in chosen:
+            caught_by = _try(copy, mutation)
+            survivors += caught_by is None
+            print(f"{mutation.name:50} {caught_by or 'SURVIVES'}", flush=True)
+    print(f"{len(chosen) - survivors} of {len(chosen)} caught")
+    return 1 if survivors else 0
+
+
+def _try(copy: Path, mutation: Mutation) -> str | None:
+    """The first test that fails with the bug, None if all pass."""
+    path = copy / "specdec_cli" / f"{mutation.file}.py"
+    source = path.read_text(encoding="utf-8")
+    if source.count(mutation.old) != 1:
+        raise SystemExit(f"{mutation.name}: {mutation.file} has its place {source.count(mutation.old)} times.")
+    path.write_text(source.replace(mutation.old, mutation.new), encoding="utf-8")
+    try:
+        return _first_failure(copy)
+    finally:
+        path.write_text(source, encoding="utf-8")
+
+
+def _first_failure(copy: Path) -> str | None:
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-x", "-q", "--no-header", *(f"tests/{name}.py" for name in TESTS)],
+        cwd=copy,
+        capture_output=True,
+        text=True,
+        # CI: examples are the same every time, and none fails for being slow.
+        env={**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1", "CI": "1"},
+        check=False,
+    )
+    failed = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
+    return failed[0].split(" - ")[0].removeprefix("FAILED tests/") if failed else None
+
+
+if __name__ == "__main__":
+    sys.exit(main())

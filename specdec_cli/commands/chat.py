@@ -1,0 +1,79 @@
+"""A chat at the keyboard: questions, answers, and what Ctrl-C does to either."""
+
+import io
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
+
+from specdec_cli.commands.options import say
+from specdec_cli.errors import UsageError
+
+if TYPE_CHECKING:
+    from specdec_cli.generation.chat import Conversation
+    from specdec_cli.generation.writer import Writer
+    from specdec_cli.llama.abort import AbortFlag
+
+STOPPED_BY_CTRL_C = 130
+
+
+def chat(writer: "Writer", talk: "Conversation | None", abort: "AbortFlag") -> None:
+    """Ask and answer until the input ends. Ctrl-C ends an answer; at the prompt it ends the chat."""
+    if talk is None:
+        raise UsageError(
+            "This model has no chat template, so there is nothing to chat with.",
+            hint="Give a PROMPT to continue, or another model.",
+        )
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        sys.stdin.reconfigure(errors="replace")  # a byte that is no text must not end the chat
+    say("Chat: /new begins anew, Ctrl-C stops an answer, Ctrl-D (or Ctrl-C at the prompt) ends the chat.")
+    while (text := _ask()) is not None:
+        if text == "/new":
+            talk.forget()
+            say("Begun anew.")
+        elif re.fullmatch(r"/\w+", text):
+            say(f"There is no command {text}; there is /new.")
+        elif text:
+            _turn(writer, talk, text, abort)
+
+
+def _turn(writer: "Writer", talk: "Conversation", text: str, abort: "AbortFlag") -> None:
+    """One question and its answer; a question that cannot be asked does not end the chat."""
+    abort.clear()
+    try:
+        with stoppable(abort):
+            error = writer.reply_to(talk, text).answer.error
+    except UsageError as unaskable:
+        say(f"{unaskable} Nothing was asked; /new begins anew.")
+        return
+    if error is not None and error.exit_code != STOPPED_BY_CTRL_C:
+        raise error
+
+
+def _ask() -> str | None:
+    """A line from the user; None at the end of input."""
+    with suppress(ImportError):
+        import readline  # noqa: F401  (line editing and history for input())
+    question = "> "
+    if not sys.stdout.isatty():  # input() would write it among the answers
+        print(question, end="", file=sys.stderr, flush=True)
+        question = ""
+    try:
+        return input(question).strip()
+    except EOFError:
+        print(file=sys.stderr)
+        return None
+    except KeyboardInterrupt:
+        print(file=sys.stderr)
+        raise
+
+
+@contextmanager
+def stoppable(abort: "AbortFlag") -> Iterator[None]:
+    """Ctrl-C sets the flag while this is open, and what is typed meanwhile is not shown."""
+    from specdec_cli.signals import SignalWatch
+    from specdec_cli.ui.terminal import quiet_keyboard
+
+    with SignalWatch(abort.set), quiet_keyboard(sys.stdin):
+        yield

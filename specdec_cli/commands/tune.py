@@ -1,0 +1,159 @@
+"""`specdec bench --tune`: from the best setting measured to a profile, and from there to `run`."""
+
+import shlex
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from specdec_cli.commands.options import say
+from specdec_cli.errors import UsageError
+
+if TYPE_CHECKING:
+    from specdec_cli.bench.measure import Bench, Setting, Task
+    from specdec_cli.bench.report import Results
+    from specdec_cli.bench.tune import Memory
+    from specdec_cli.decode.sampling import SamplingParams
+    from specdec_cli.generation.pair import Pair
+    from specdec_cli.lengths.profile import Profile
+    from specdec_cli.llama.abort import AbortFlag
+    from specdec_cli.presets.resolve import Resolved
+
+MEASURED_SHARE = 0.7
+"""Of the budget: the rest is for threads and caches."""
+TUNED_TASKS = 3
+"""Prompts on which numbers of threads are tried."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """What is tried after measuring, with whom; `until` is a time of time.perf_counter."""
+
+    pair: "Pair"
+    sampling: "SamplingParams"
+    n_tokens: int
+    abort: "AbortFlag"
+    until: float
+    with_target: bool
+
+
+def fastest(tuning: Tuning, measuring: "Bench", tasks: "Sequence[Task]", results: "Results") -> "Profile":
+    """The best setting measured, plain decoding where none pays, with the threads and caches it likes best."""
+    from specdec_cli.bench.measure import plain_like
+    from specdec_cli.bench.report import PAYS
+    from specdec_cli.lengths.profile import Profile
+
+    setting, speedup = results.best()
+    if speedup < PAYS:
+        setting, speedup = plain_like(setting), 1.0
+    usual = tuning.pair.target.context.threads
+    threads = _threads(measuring, tasks[:TUNED_TASKS], setting, usual)
+    memory = _memory(tuning, tasks, setting, threads, PAYS)
+    return Profile(
+        drafter=setting.drafter,
+        k=setting.k,
+        p_min=setting.p_min,
+        threads=None if threads == usual else threads,
+        speedup=speedup,
+        date=datetime.now().date().isoformat(),
+        cache_type=memory.cache_type,
+        cache_type_draft=memory.cache_type_draft,
+        flash_attention=memory.flash_attention,
+    )
+
+
+def _threads(measuring: "Bench", tasks: "Sequence[Task]", setting: "Setting", usual: int) -> int:
+    candidates = sorted({usual, max(usual // 2, 1)})
+    say(f"Trying {' and '.join(map(str, candidates))} threads ...")
+    return measuring.fastest_threads(tasks, setting, candidates, 2) if len(candidates) > 1 else usual
+
+
+def _memory(tuning: Tuning, tasks: "Sequence[Task]", setting: "Setting", threads: int, pays: float) -> "Memory":
+    """The draft's cache first; the target's, if that was asked for, with the draft's as it was found best."""
+    from specdec_cli.bench.measure import Bench
+    from specdec_cli.bench.tune import Memory, Tuner, draft_candidates, target_candidates
+    from specdec_cli.presets.resolve import DRAFTER_NAMES
+
+    by_kind = list({task.kind: task for task in reversed(tasks)}.values())
+    tuner = Tuner(
+        tuning.pair,
+        lambda pair: Bench(pair, tuning.sampling, tuning.n_tokens, time.perf_counter),
+        by_kind,
+        setting,
+        n_ctx=max(len(task.ids) for task in by_kind) + tuning.n_tokens + 1,
+        threads=threads,
+        clock=time.perf_counter,
+        until=tuning.until,
+        abort=tuning.abort,
+    )
+    steps = [draft_candidates(tuning.pair)] if setting.drafter not in DRAFTER_NAMES else []
+    steps += [target_candidates(tuning.pair)] if tuning.with_target else []
+    memory = Memory()
+    for candidates in filter(None, steps):
+        if not tuner.has_time:
+            say(f"No time is left to try {', '.join(map(str, candidates))}: give a larger --budget.")
+            continue
+        say(f"Trying {', '.join(map(str, candidates))} ...")
+        memory, trials = tuner.best(memory, candidates, pays)
+        for trial in trials:
+            say(f"  {trial}" + (" (taken)" if trial.memory == memory else ""))
+    return memory
+
+
+def keep(profile: "Profile", files: "Resolved", model: str, draft: str | None) -> None:
+    """Print how to ask for it, and store it. Raises UsageError."""
+    from specdec_cli.lengths.profile import key_for, save_profile
+
+    given = f" --draft {shlex.quote(draft)}" if draft is not None else ""
+    print(f"\nFastest: specdec run {shlex.quote(model)}{_options(profile, given)}")
+    try:
+        file = save_profile(key_for(files.target, files.draft or files.head), profile)
+    except OSError as error:
+        raise UsageError(
+            f"The profile cannot be written: {error.strerror}.", hint="Set SPECDEC_CONFIG to a folder that can."
+        ) from error
+    say(f"Kept in {file}: specdec run {shlex.quote(model)}{given} uses it from now on (--no-profile does not).")
+
+
+def _options(profile: "Profile", given: str) -> str:
+    """On the command line; `given` is how the draft was named there."""
+    from specdec_cli.presets.resolve import DRAFTER_NAMES
+
+    who = f" --draft {profile.drafter}" if profile.drafter in DRAFTER_NAMES else given
+    options = {
+        "-k": profile.k if profile.k else None,
+        "--p-min": f"{profile.p_min:g}" if profile.p_min else None,
+        "--threads": profile.threads,
+        "--kv": profile.cache_type,
+        "--kv-draft": profile.cache_type_draft,
+        "--flash-attn": profile.flash_attention,
+    }
+    if profile.k == "auto" and "+" not in profile.drafter and profile.drafter not in DRAFTER_NAMES:
+        who += " --no-ngram"
+    return who + "".join(f" {name} {value}" for name, value in options.items() if value is not None)
+
+
+def profile_of(files: "Resolved") -> "Profile | None":
+    """What bench --tune found for this pair, said to the user."""
+    from specdec_cli.lengths.profile import key_for, load_profile
+
+    try:
+        profile = load_profile(key_for(files.target, files.draft or files.head))
+    except OSError:  # a file that is not there is told of where it is opened
+        return None
+    if profile is not None:
+        say(f"Tuned for this pair: {profile}. --no-profile leaves it.")
+    return profile
+
+
+def as_tuned(files: "Resolved", profile: "Profile", look_up: bool) -> "Resolved":
+    """A draft model, or heads, that do not pay are not loaded."""
+    from specdec_cli.presets.resolve import DRAFTER_NAMES
+
+    who = profile.drafter if look_up else profile.drafter.removeprefix("ngram+")
+    if who == "ngram" and not look_up:
+        return files
+    if who not in DRAFTER_NAMES:
+        return replace(files, drafter=who)
+    return replace(files, drafter=who, draft=None, head=None)

@@ -1,0 +1,120 @@
+"""The loop: propose, score once, verify, emit."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+from specdec_cli.decode.coupled import Rule
+from specdec_cli.decode.draft_length import DraftLength
+from specdec_cli.decode.logprobs import logprobs
+from specdec_cli.decode.strict import Strict
+from specdec_cli.decode.tokens import Tokens
+from specdec_cli.decode.types import BranchingTarget, Draft, Drafter, FinishReason, Logits, Round, Target
+
+
+def generate(
+    target: Target,
+    drafter: Drafter,
+    length: DraftLength,
+    rule: Rule,
+    prompt: Sequence[int],
+    *,
+    max_tokens: int | None,
+    ends: Callable[[int], bool],
+    clock: Callable[[], float],
+    n_logprobs: int | None = None,
+    strict: Strict | None = None,
+) -> Iterator[Round]:
+    """Yield one Round per target pass until an end token, the limit or the end of the context.
+
+    The last token is always pending: emitted, not yet evaluated. `ends` is called once for every
+    emitted token, in order, and says whether the text ends with it (an end token, a stop string).
+    The first round only reads the prompt and emits one token, so that the time to first token is
+    that of plain decoding. `prompt` holds at least one token and fewer than target.n_ctx. With
+    `n_logprobs` rounds tell log-probabilities of their tokens and of that many alternatives; `strict`
+    (of the same rule) keeps drafts to widths without noise, or settles near ties.
+    """
+    tokens = Tokens(prompt)
+    rule.law.begin(len(tokens))
+    length.begin(len(tokens))
+    limit = target.n_ctx if max_tokens is None else min(target.n_ctx, len(tokens) + max_tokens)
+    full: FinishReason = "context" if max_tokens is None or limit < len(tokens) + max_tokens else "length"
+    off_reason: str | None = None
+    is_first = True
+    began = clock()
+    while len(tokens) < limit:
+        # The target adds a token of its own, so a draft may fill all but one of the places left.
+        k = 0 if is_first else length.next(len(tokens), limit - len(tokens) - 1)
+        if strict is not None and k > 0:
+            k = strict.longest_draft(target, tokens, k)
+        asked = clock()
+        draft = Draft()
+        if k > 0:
+            draft = _usable(drafter.propose(tokens, k, length.more), k, rule.law.n_shared)
+        if draft.tokens and rule.keeps_text:
+            draft = _beginning(draft, length.keep(draft))
+        drafted = clock()
+        rows = rows_for(target, tokens.then(draft.tokens), draft)
+        if strict is not None:
+            rows = strict.settle(target, rows, draft, tokens)
+        scored = clock()
+        n_accepted, own = rule.verify(rows, draft, tokens)
+        new, is_end = _up_to_end((*draft.tokens[:n_accepted], own), ends)
+        tokens = tokens.grown(new)
+        found = () if n_logprobs is None else logprobs(rows, new, n_logprobs, rule.law.n_shared)
+        # Nothing is emitted after the token that ends the text, and what was drafted after it is not counted.
+        is_cut = len(new) <= n_accepted
+        ended = clock()
+        round_ = Round(
+            drafted=new if is_cut else draft.tokens,
+            n_accepted=len(new) if is_cut else n_accepted,
+            own=None if is_cut else own,
+            k=k,
+            draft_seconds=drafted - asked if k > 0 else 0.0,
+            verify_seconds=scored - drafted,
+            seconds=ended - began,
+            finish="stop" if is_end else full if len(tokens) >= limit else None,
+            logprobs=found,
+            source=draft.source,
+            n_beside=len(draft.beside.tokens) if draft.beside is not None else 0,
+        )
+        length.observe(round_)
+        # A round without room for a draft asks nobody, but what is off stays off.
+        off_reason = draft.off_reason or length.off_reason or off_reason
+        if off_reason is not None:
+            round_ = replace(round_, k=0, off_reason=off_reason)
+        is_first = False
+        began = ended
+        yield round_
+        if round_.finish:
+            return
+
+
+def rows_for(target: Target, text: Sequence[int], draft: Draft) -> Logits:
+    """Rows for the draft at the end of `text`, [len(draft.tokens) + 1, n_vocab]; what it has beside is evaluated by a
+    target that can."""
+    n_last = len(draft.tokens) + 1
+    if draft.beside is not None and isinstance(target, BranchingTarget):
+        return target.score_beside(text, n_last, draft.beside)
+    return target.score(text, n_last)
+
+
+def _usable(draft: Draft, k: int, n_shared: int) -> Draft:
+    """At most `k` tokens, up to the first id that not both models know: llama.cpp must see neither."""
+    tokens = draft.tokens[:k]
+    unknown = (i for i, token in enumerate(tokens) if not 0 <= token < n_shared)
+    return _beginning(draft, next(unknown, len(tokens)))
+
+
+def _beginning(draft: Draft, n: int) -> Draft:
+    """The draft's first `n` tokens."""
+    if n == len(draft.tokens):
+        return draft
+    return replace(draft, tokens=draft.tokens[:n], probs=None if draft.probs is None else draft.probs[:n])
+
+
+def _up_to_end(tokens: tuple[int, ...], ends: Callable[[int], bool]) -> tuple[tuple[int, ...], bool]:
+    """The tokens up to and with the first that ends the text, and whether there is one."""
+    for i, token in enumerate(tokens, 1):
+        if ends(token):
+            return tokens[:i], True
+    return tokens, False

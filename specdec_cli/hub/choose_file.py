@@ -1,0 +1,140 @@
+"""Which files of a repository are the model that was asked for: never another one, never a side file."""
+
+import difflib
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from specdec_cli.errors import NotOnHub, UsageError
+from specdec_cli.hub.client import RemoteFile
+from specdec_cli.models.gguf import first_part, parts_of
+from specdec_cli.untrusted import is_repo, is_revision, stays_inside
+
+USUAL_QUANT = "Q4_K_M"
+"""Taken where nobody says which: what llama.cpp and others take as well."""
+
+_SIDE_FILES = re.compile(
+    r"(^|[-_./])(mmproj|imatrix)([-_./]|$)|(^|/)(mtp|eagle3|dflash|dspark)[-_.][^/]*$", re.IGNORECASE
+)
+"""Parts of other things: vision projectors, calibration data, draft heads."""
+_QUANT = re.compile(
+    r"(?:^|[-_./])((?:UD-)?(?:I?Q\d(?:_[A-Z0-9]+)*|TQ\d_\d|BF16|FP?16|FP?32|MXFP4(?:_MOE)?|NVFP4))(?=[-./]|$)",
+    re.IGNORECASE,
+)
+_FEW = 12
+
+
+@dataclass(frozen=True, slots=True)
+class HubSpec:
+    """What was typed: REPO[:FILE|QUANT][@REVISION]. `choice` is the file or quant."""
+
+    repo: str
+    choice: str | None
+    revision: str
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFiles:
+    """One model: the path of its first part, which is its name, and the parts that are there, in order."""
+
+    path: str
+    parts: tuple[RemoteFile, ...]
+
+    @property
+    def size(self) -> int:
+        return sum(part.size for part in self.parts)
+
+
+def parse_spec(text: str) -> HubSpec:
+    """Raises UsageError if this is not REPO[:FILE|QUANT][@REVISION]."""
+    found = re.fullmatch(r"([^:@]+)(?::([^@:]+))?(?:@(.+))?", text)
+    if found:
+        repo, choice, revision = found[1], found[2], found[3] or "main"
+        if is_repo(repo) and is_revision(revision) and (choice is None or stays_inside(choice)):
+            return HubSpec(repo, choice, revision)
+    raise UsageError(f"{text!r} is no model of the Hub.", hint="Write OWNER/NAME, OWNER/NAME:QUANT or OWNER/NAME:FILE.")
+
+
+def models_in(files: Sequence[RemoteFile]) -> list[ModelFiles]:
+    """The models of a listing, split ones put together, whether or not all their parts are there."""
+    groups: dict[str, list[RemoteFile]] = {}
+    for file in files:
+        if file.path.lower().endswith(".gguf") and not _is_side_file(file.path):
+            groups.setdefault(first_part(file.path), []).append(file)
+    return [ModelFiles(path, tuple(sorted(parts, key=lambda p: p.path))) for path, parts in groups.items()]
+
+
+def pick(repo: str, files: Sequence[RemoteFile], choice: str | None) -> ModelFiles:
+    """The one model that `choice` (a file, a quant, or nothing) means.
+
+    Raises NotOnHub when there is none or more than one, with the nearest names, and for missing parts.
+    """
+    models = models_in(files)
+    if not models:
+        has_others = any(_is_side_file(file.path) for file in files if file.path.lower().endswith(".gguf"))
+        raise NotOnHub(
+            f"{repo} holds no GGUF model" + (", only parts such as projectors or heads." if has_others else "."),
+            hint="Look for a repository whose name ends in -GGUF.",
+        )
+    found = _matching(models, choice)
+    if len(found) != 1:
+        raise _none_or_several(repo, models, found, choice)
+    wanted = parts_of(found[0].path)
+    if missing := set(wanted) - {part.path for part in found[0].parts}:
+        raise NotOnHub(
+            f"{repo} lacks {len(missing)} of the {len(wanted)} parts of {found[0].path}, such as {min(missing)}.",
+            hint="Choose another file; its owner has not uploaded all of this one.",
+        )
+    return found[0]
+
+
+def quant_of(path: str) -> str | None:
+    """The number format that a file's name tells, in capitals."""
+    stem = re.sub(r"(-\d{5}-of-\d{5})?\.gguf$", "", path, flags=re.IGNORECASE)
+    found = _QUANT.findall(stem)
+    return found[-1].upper() if found else None
+
+
+def _matching(models: list[ModelFiles], choice: str | None) -> list[ModelFiles]:
+    if choice is None:
+        return models if len(models) == 1 else [m for m in models if quant_of(m.path) == USUAL_QUANT]
+    if choice.lower().endswith(".gguf"):
+        return [m for m in models if choice in [part.path for part in m.parts]]
+    exact = [m for m in models if quant_of(m.path) == choice.upper()]
+    return exact or [m for m in models if _has_word(m.path, choice)]
+
+
+def _has_word(path: str, word: str) -> bool:
+    return re.search(rf"(^|[-_./]){re.escape(word)}([-./]|$)", path, re.IGNORECASE) is not None
+
+
+def _is_side_file(path: str) -> bool:
+    return _SIDE_FILES.search(path[: -len(".gguf")]) is not None
+
+
+def _none_or_several(repo: str, models: list[ModelFiles], found: list[ModelFiles], choice: str | None) -> NotOnHub:
+    names = [m.path for m in models]
+    if found:
+        return NotOnHub(
+            f"{repo}: {choice or USUAL_QUANT} means several models: {_listed([m.path for m in found])}.",
+            hint=f"Name the file, such as {repo}:{found[0].path}",
+        )
+    if choice is None:
+        return NotOnHub(
+            f"{repo} holds several models: {_listed(names)}.", hint=f"Name one, such as {repo}:{_label(models[0])}"
+        )
+    labels = {label.lower(): label for m in models for label in (_label(m), m.path, m.path.split("/")[-1])}
+    near = [labels[key] for key in difflib.get_close_matches(choice.lower(), labels, n=3, cutoff=0.5)]
+    return NotOnHub(
+        f"{repo} holds no {choice}; it holds {_listed(sorted({_label(m) for m in models}))}.",
+        hint=f"Did you mean {' or '.join(near)}?" if near else "Choose one of these.",
+    )
+
+
+def _label(model: ModelFiles) -> str:
+    return quant_of(model.path) or model.path
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _FEW} more" if len(names) > _FEW else ""
+    return ", ".join(names[:_FEW]) + more

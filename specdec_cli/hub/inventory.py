@@ -1,0 +1,134 @@
+"""What of the presets is on this machine, what it takes, and taking it away."""
+
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from specdec_cli.errors import NotHere
+from specdec_cli.hub.cache import RepoStore, cached, disk_bytes, gguf_files, leftovers, remove
+from specdec_cli.hub.client import lock
+from specdec_cli.hub.download import check_file
+from specdec_cli.paths import WORK_LOCK, draft_folder
+from specdec_cli.presets.schema import Preset, hub_files
+
+_AT_ONCE = 0.1
+"""Seconds: whether somebody holds a lock, not when they will let go."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stock:
+    """A preset's files from the Hub: those that are here, and how many models of it are missing.
+
+    `sha256` has the hash of each place that the preset knows one for.
+    """
+
+    preset: Preset
+    places: tuple[Path, ...]
+    n_missing: int
+    sha256: Mapping[Path, str]
+
+    @property
+    def is_here(self) -> bool:
+        return self.n_missing == 0
+
+
+@dataclass(frozen=True, slots=True)
+class Inventory:
+    """All of it. `others` are GGUF files in the Hub's cache that no preset names, `leftovers` unfinished or damaged."""
+
+    pairs: tuple[Stock, ...]
+    others: tuple[tuple[str, Path], ...]
+    leftovers: tuple[Path, ...]
+
+    @property
+    def total_bytes(self) -> int:
+        """On the disk; what several pairs share counts once."""
+        places = [place for stock in self.pairs for place in stock.places] + [place for _, place in self.others]
+        return disk_bytes([*places, *self.leftovers])
+
+
+def stock_of(preset: Preset, root: Path) -> Stock:
+    """What is here of one preset."""
+    found = {file: cached(root, file) for file in hub_files(preset)}
+    places = tuple(place for parts in found.values() if parts is not None for place in parts)
+    known = {parts[0]: file.sha256 for file, parts in found.items() if parts is not None and file.sha256 is not None}
+    return Stock(preset, places, sum(parts is None for parts in found.values()), known)
+
+
+def take_inventory(presets: Sequence[Preset], root: Path) -> Inventory:
+    """Pairs of which something is here, and the rest of the cache's GGUF files."""
+    stocks = tuple(stock for preset in presets if (stock := stock_of(preset, root)).places)
+    known = {place for stock in stocks for place in stock.places}
+    others = tuple((store.repo, place) for store, place in gguf_files(root) if place not in known)
+    return Inventory(stocks, others, tuple(leftovers(root)))
+
+
+def remove_places(root: Path, places: Sequence[Path], others: Sequence[Stock]) -> tuple[int, tuple[Path, ...]]:
+    """Take files away, but for those that another pair here uses. Returns bytes freed, and files kept."""
+    shared = {place.resolve() for other in others for place in other.places}
+    kept = tuple(place for place in places if place.resolve() in shared)
+    return sum(remove(store_of(root, place), place) for place in places if place not in kept), kept
+
+
+def remove_leftovers(root: Path, places: Sequence[Path]) -> tuple[int, int]:
+    """Delete what broken-off and damaged downloads left, but for what is being fetched now.
+
+    Returns the bytes freed, and how many files were left to whoever fetches them.
+    """
+    freed, n_kept = 0, 0
+    for place in places:
+        path = store_of(root, place).lock(place.name.split(".")[0])
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with lock(path, timeout=_AT_ONCE):
+                freed += place.stat().st_size if place.exists() else 0
+                place.unlink(missing_ok=True)
+        except TimeoutError:
+            n_kept += 1
+    return freed, n_kept
+
+
+def draft_work() -> tuple[Path, ...]:
+    """Folders of work on drafts that was stopped, or whose result was not kept."""
+    return tuple(sorted(folder for folder in draft_folder().glob("*") if folder.is_dir()))
+
+
+def work_bytes(folders: Sequence[Path]) -> int:
+    return sum(path.stat().st_size for folder in folders for path in folder.rglob("*") if path.is_file())
+
+
+def remove_draft_work(folders: Sequence[Path]) -> tuple[int, int]:
+    """Delete such folders, but for those where work goes on. Returns the bytes freed, and how many were left."""
+    freed, n_kept = 0, 0
+    for folder in folders:
+        try:
+            with lock(folder / WORK_LOCK, timeout=_AT_ONCE):
+                freed += work_bytes([folder])
+                shutil.rmtree(folder, ignore_errors=True)
+        except TimeoutError:
+            n_kept += 1
+    return freed, n_kept
+
+
+def store_of(root: Path, place: Path) -> RepoStore:
+    """The repository that a file of the cache belongs to."""
+    folder = place.relative_to(root).parts[0]
+    return RepoStore(root, folder.removeprefix("models--").replace("--", "/", 1))
+
+
+def verify(place: Path, root: Path, sha256: str | None) -> str | None:
+    """Check a file of the cache: None if it is right. A damaged one is put aside, never to be used; the answer says so.
+
+    `sha256` is what a preset knows of it, for files that do not lie under their hash. Raises NotHere for a file that
+    cannot be read: that says nothing about it.
+    """
+    store = store_of(root, place)
+    try:
+        reason = check_file(place, store.etag_of(place) or sha256)
+    except OSError as error:
+        raise NotHere(f"{place} cannot be read: {error.strerror}.", hint="Check its permissions.") from error
+    if reason is None:
+        return None
+    aside = store.set_aside(place)
+    return f"{place.name} of {store.repo} is damaged: {reason}. It lies at {aside} and is not used."

@@ -1,0 +1,177 @@
+"""What `specdec pull` does: find both models, judge the pair by its headers, fetch what is missing."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from specdec_cli.errors import ModelError, OutOfMemory, UsageError
+from specdec_cli.hub.cache import RepoStore, cached
+from specdec_cli.hub.choose_file import HubSpec, parse_spec
+from specdec_cli.hub.client import Hub
+from specdec_cli.hub.download import Downloader, Progress, with_retries
+from specdec_cli.hub.inspect import Examined, RemoteModel, check_is_same, examine_local, examine_remote, find_remote
+from specdec_cli.models.heads import read_head, refuse_as_target
+from specdec_cli.models.tokenizer_check import Report, compare, refusal
+from specdec_cli.planning.placement import Fit, Machine, Sized, changes, place
+from specdec_cli.planning.plan import PairRequest, size_notes, size_up
+from specdec_cli.presets.schema import HubFile, ModelSource
+from specdec_cli.settings import LONGEST_AUTO
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """One model of a pair: a file of this machine, one of the Hub's as a preset names it, or as the user did."""
+
+    role: str
+    path: Path | None = None
+    hub: HubFile | None = None
+    spec: HubSpec | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Located:
+    """A wanted model, found here (a path) or on the Hub. `hub` is its name there, if it has one."""
+
+    role: str
+    place: Path | RemoteModel
+    hub: HubFile | None
+    examined: Examined
+
+    @property
+    def remote(self) -> RemoteModel | None:
+        """None for a model that is here."""
+        return None if isinstance(self.place, Path) else self.place
+
+    @property
+    def source(self) -> ModelSource:
+        """As a preset would name it."""
+        return ModelSource(hub=self.hub) if self.hub is not None else ModelSource(path=str(self.place))
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A pair before its weights come: `report` is the tokenizer check's (None without a draft), `to_fetch` in bytes."""
+
+    models: tuple[Located, ...]
+    report: Report | None
+    fit: Fit
+    to_fetch: int
+
+
+class Puller:
+    """One pull. `say` takes notes for the user; sleeping is an argument, so that tests need not."""
+
+    def __init__(
+        self,
+        hub: Hub,
+        root: Path,
+        progress: Progress,
+        *,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._hub = hub
+        self._root = root
+        self._progress = progress
+        self._sleep = sleep
+        self._downloader = Downloader(hub, root, progress, sleep=sleep)
+
+    def locate(self, wanted: Wanted) -> Located:
+        """Find one model and read its headers. Asks no network for files that are here. Raises HubError, ModelError."""
+        if wanted.path is not None:
+            return Located(wanted.role, wanted.path.absolute(), None, examine_local(wanted.path))
+        here = self._here(wanted)
+        if here is not None:
+            return here
+        remote = self._retried(lambda: self._find(wanted))
+        examined = self._retried(lambda: examine_remote(self._hub, remote))
+        return Located(wanted.role, remote, remote.hub_file, examined)
+
+    def _here(self, wanted: Wanted) -> Located | None:
+        """A pinned file that was pulled before; one that is no model any more is put aside, to be fetched anew."""
+        if wanted.hub is None or not wanted.hub.is_pinned:
+            return None
+        places = cached(self._root, wanted.hub)
+        if places is None:
+            return None
+        try:
+            return Located(wanted.role, places[0], wanted.hub, examine_local(places[0]))
+        except ModelError as error:
+            for place in places:
+                RepoStore(self._root, wanted.hub.repo).set_aside(place)
+            self._progress.note(f"{error} It is put aside and fetched anew.")
+            return None
+
+    def judge(self, models: tuple[Located, ...], machine: Machine, *, force: bool) -> Judged:
+        """Everything that can be refused before the weights come. `force` lets a pair through whatever is found.
+
+        Raises VocabularyMismatch, OutOfMemory, DiskFull.
+        """
+        target, draft = models[0].examined, models[1].examined if len(models) > 1 else None
+        refuse_as_target(target.headers, target.name)
+        head = read_head(draft.headers, target.headers, draft.name, draft.file) if draft is not None else None
+        report = None
+        if draft is not None and target.vocabulary is not None and draft.vocabulary is not None:
+            report = compare(target.vocabulary, draft.vocabulary)
+        if report is not None and report.verdict == "mismatch" and not force:
+            raise refusal(report)
+        if draft is not None and head is None:
+            for note in size_notes(target.facts, draft.facts, force=force):
+                self._progress.note(note)
+        usual = PairRequest(Path(target.name), None, "model", k=LONGEST_AUTO, seed=0, auto=True)
+        facts = draft.facts if draft is not None else None
+        sized, sized_draft = size_up(usual, target.facts, facts, self._progress.note, head=head)
+        fit = place(sized, sized_draft, machine)
+        if not fit.fits and not force:
+            raise _too_large(fit, sized, sized_draft)
+        to_fetch = sum(self._missing(m.remote) for m in models if m.remote is not None)
+        if not force:
+            self._downloader.check_disk(to_fetch)
+        return Judged(models, report, fit, to_fetch)
+
+    def fetch(self, model: Located) -> Path:
+        """The model's first file, after all of its files have come. Raises HubError, DiskFull, DamagedFile."""
+        if isinstance(model.place, Path):
+            return model.place
+        info = model.place.info
+        places = [self._downloader.fetch(info.repo, info.commit, part) for part in model.place.files.parts]
+        self._downloader.remember(info.repo, model.place.revision, info.commit)
+        return places[0]
+
+    def _find(self, wanted: Wanted) -> RemoteModel:
+        if wanted.hub is None:
+            if wanted.spec is None:
+                raise UsageError(f"No {wanted.role} was named.", hint="Use a preset's name, or --target REPO:QUANT.")
+            return find_remote(self._hub, wanted.spec)
+        hub = wanted.hub
+        remote = find_remote(self._hub, HubSpec(hub.repo, hub.file, hub.revision))
+        check_is_same(remote, hub)
+        return remote
+
+    def _missing(self, remote: RemoteModel) -> int:
+        return self._downloader.missing_bytes(remote.info.repo, remote.info.commit, remote.files.parts)
+
+    def _retried(self, action: Callable[[], T]) -> T:
+        return with_retries(action, sleep=self._sleep, note=self._progress.note)
+
+
+def wanted_model(role: str, text: str) -> Wanted:
+    """What `--target` or `--draft` names: a file here, or REPO[:FILE|QUANT][@REVISION]. Raises UsageError."""
+    path = Path(text).expanduser()
+    if path.exists() or text.startswith((".", "/", "~")):
+        return Wanted(role, path=path)
+    return Wanted(role, spec=parse_spec(text))
+
+
+def _too_large(fit: Fit, target: Sized, draft: Sized | None) -> OutOfMemory:
+    found = changes(target, draft, fit.machine)
+    return OutOfMemory(
+        f"The pair needs about {(fit.ram + fit.gpu) / 1e9:.1f} GB of memory at a context of {target.context.n_ctx}; "
+        f"{(fit.machine.free_bytes or 0) / 1e9:.1f} GB are free here.",
+        hint=f"What would fit: {found[0].text}. specdec pull --force fetches it all the same."
+        if found
+        else "A smaller model or quantisation would fit. specdec pull --force fetches it all the same.",
+    )

@@ -1,0 +1,283 @@
+"""What is settled before any weights are read: the tokenizer check, contexts, placement, memory."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from specdec_cli.advice import cache_notes, pair_notes
+from specdec_cli.decode.sampling import SamplingParams
+from specdec_cli.drafters import lookahead, sources
+from specdec_cli.errors import NoGpu, UsageError
+from specdec_cli.llama.devices import built_for_gpu, devices_named, gpu_devices
+from specdec_cli.llama.model import read_vocabulary
+from specdec_cli.llama.versions import versions
+from specdec_cli.models.facts import model_facts
+from specdec_cli.models.gguf import read_model
+from specdec_cli.models.heads import HeadFacts, described, hidden_bytes, own_head, own_part, read_head, refuse_as_target
+from specdec_cli.models.memory import ModelFacts, repacked_formats
+from specdec_cli.models.tokenizer_check import compare, n_real, one_line, refusal
+from specdec_cli.planning.machine import available_memory, usable_cores
+from specdec_cli.planning.placement import Fit, Gpu, Machine, Sized, changes, place
+from specdec_cli.settings import DEFAULT_CONTEXT, LONGEST_WITH_STATES, ContextSettings, FlashAttention, ModelSettings
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class PairRequest:
+    """What the user asked for. None means "choose"; sizes are in tokens.
+
+    `k` is the length of drafts, with `auto` the longest that measured costs may choose. With `trees` passes have room
+    for those of lookahead, whoever else drafts.
+    """
+
+    target: Path
+    draft: Path | None
+    drafter: str
+    k: int
+    seed: int
+    sampling: SamplingParams = field(default_factory=SamplingParams)
+    auto: bool = False
+    p_min: float = 0.0
+    ngram_store: Path | None = None
+    verify: str = "coupled"
+    strict: bool = False
+    ignore_end: bool = False
+    banned: tuple[int, ...] = ()
+    bias: tuple[tuple[int, float], ...] = ()
+    dry_breakers: tuple[str, ...] = ("\n", ":", '"', "*")
+    grammar: str | None = None
+    gpu_layers: str = "auto"
+    gpu_layers_draft: str = "auto"
+    devices: tuple[str, ...] = ()
+    main_gpu: int = 0
+    tensor_split: tuple[float, ...] = ()
+    rpc: tuple[str, ...] = ()
+    require_gpu: bool = False
+    mmap: bool = True
+    mlock: bool = False
+    flash_attention: FlashAttention = "auto"
+    cache_type: str = "f16"
+    cache_type_draft: str = "f16"
+    n_ctx: int | None = None
+    n_ctx_draft: int | None = None
+    n_batch: int = 512
+    n_ubatch: int | None = None
+    threads: int | None = None
+    threads_draft: int | None = None
+    force: bool = False
+    head: Path | None = None
+    trees: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How both models will be opened. `n_shared` token ids mean the same in both.
+
+    `tokenizers` is the check's verdict in a line, None without a draft model. `head` is what the draft is if it is
+    no model of its own; the `draft` of a head inside the target's file is the target.
+    """
+
+    target: ModelSettings
+    target_facts: ModelFacts
+    target_context: ContextSettings
+    draft: ModelSettings | None
+    draft_facts: ModelFacts | None
+    draft_context: ContextSettings
+    n_shared: int
+    tokenizers: str | None
+    head: HeadFacts | None = None
+
+
+HEAD_BATCH = 64
+"""Rows that a head reads at once. Its graph makes logits of all of them, wanted or not: more would take much memory."""
+
+
+def make_plan(request: PairRequest, say: Say) -> Plan:
+    """Read the headers and decide; `say` takes notes for the user.
+
+    Raises ModelError, VocabularyMismatch, NoGpu, UsageError.
+    """
+    headers = read_model(request.target)
+    refuse_as_target(headers, request.target.name)
+    facts, vocabulary = model_facts(headers), read_vocabulary(request.target)
+    # Padding is cut off with a draft and without, so that the text is the same in both cases.
+    draft_facts, head, n_shared, tokenizers = None, None, n_real(vocabulary), None
+    if "mtp" in sources(request.drafter):
+        head = own_head(headers, request.target.name)
+        draft_facts, facts = own_part(facts, headers)
+    elif request.draft is not None:
+        draft_headers = read_model(request.draft)
+        draft_facts = model_facts(draft_headers)
+        head = read_head(draft_headers, headers, request.draft.name, request.draft)
+        if head is not None and not head.has_tokenizer:
+            tokenizers = f"{request.draft.name} has no tokenizer of its own; it knows {head.n_tokens:,} tokens"
+        else:
+            report = compare(vocabulary, read_vocabulary(request.draft))
+            if report.verdict == "mismatch":
+                raise refusal(report)
+            n_shared, tokenizers = min(n_shared, report.n_shared), one_line(report)
+        notes = size_notes(facts, draft_facts, force=request.force) if head is None else []
+        for note in (*notes, *cache_notes(request.cache_type_draft)):
+            say(note)
+    if head is not None:
+        say(described(head, (request.draft or request.target).name))
+    contexts = _contexts(request, facts, draft_facts, say, head=head)
+    fit = _fit(request, *_sized(facts, draft_facts, contexts, head), say)
+    common = ModelSettings(
+        request.target,
+        gpu_layers=fit.layers,
+        devices=request.devices,
+        main_gpu=request.main_gpu,
+        tensor_split=request.tensor_split,
+        mmap=request.mmap,
+        mlock=request.mlock,
+        with_mtp=head is not None and head.is_own,
+    )
+    draft = None
+    if draft_facts is not None:
+        draft = replace(
+            common,
+            path=request.draft or request.target,
+            gpu_layers=fit.draft_layers,
+            is_head=head is not None,
+            with_mtp=head is not None and head.kind == "mtp",
+        )
+    return Plan(common, facts, contexts[0], draft, draft_facts, contexts[1], n_shared, tokenizers, head)
+
+
+def _head_context(context: ContextSettings, k: int) -> ContextSettings:
+    n_batch = min(max(HEAD_BATCH, k + 1), context.n_ctx)
+    return replace(context, n_batch=n_batch, n_ubatch=n_batch, max_rows=n_batch)
+
+
+def size_notes(target: ModelFacts, draft: ModelFacts, *, force: bool) -> list[str]:
+    """What the sizes of a pair make one expect. Raises UsageError for a draft that is not smaller, unless forced."""
+    if draft.weights_bytes >= target.weights_bytes and not force:
+        raise UsageError(
+            f"The draft is not smaller than the target ({draft.weights_bytes / 1e6:,.0f} MB against "
+            f"{target.weights_bytes / 1e6:,.0f} MB), so drafting would only cost time; are the two swapped?",
+            hint="Swap them, or use --force to run them like this.",
+        )
+    return pair_notes(target, draft)
+
+
+def _contexts(
+    request: PairRequest, facts: ModelFacts, draft_facts: ModelFacts | None, say: Say, *, head: HeadFacts | None
+) -> tuple[ContextSettings, ContextSettings]:
+    """Settings of both contexts: the draft's follow the target's unless asked otherwise."""
+    n_ctx = _context_length(request.n_ctx, DEFAULT_CONTEXT, facts, "the target", say)
+    threads = _threads(request.threads, usable_cores(), say)
+    n_batch = min(request.n_batch, n_ctx)
+    is_chosen = request.auto and request.drafter != "none"  # else several are measured, fixed lengths too
+    k = min(request.k, LONGEST_WITH_STATES) if is_chosen and any(facts.state_bytes) else request.k
+    has_trees = request.trees or lookahead.LookaheadDrafter.name in sources(request.drafter)
+    target = ContextSettings(
+        n_ctx=n_ctx,
+        n_batch=n_batch,
+        n_ubatch=n_batch if request.n_ubatch is None else min(request.n_ubatch, n_ctx),
+        threads=threads,
+        cache_type=request.cache_type,
+        flash_attention=request.flash_attention,
+        # No draft is longer than the context, but a k that no pass could hold is told as it was given.
+        max_rows=min(k + 1, n_ctx) if k < (request.n_ubatch or request.n_batch) else k + 1,
+        wider_passes=not request.strict,
+        branches=lookahead.DEFAULT_WINDOW if has_trees else 0,
+    )
+    draft_ctx = n_ctx
+    if head is not None:  # it turns positions, so none is too far: it only guesses worse beyond what it was trained for
+        draft_ctx = request.n_ctx_draft or n_ctx
+    elif draft_facts is not None:
+        draft_ctx = _context_length(request.n_ctx_draft, n_ctx, draft_facts, "the draft", say)
+    draft = replace(
+        target,
+        n_ctx=draft_ctx,
+        threads=_threads(request.threads_draft, threads, say),
+        cache_type=request.cache_type_draft,
+        max_rows=1,
+        max_back=target.n_back,
+        branches=0,
+    )
+    return target, _head_context(draft, request.k) if head is not None else draft
+
+
+def _context_length(asked: int | None, default: int, facts: ModelFacts, which: str, say: Say) -> int:
+    """A model is never given more positions than it was trained for: some abort the process there."""
+    n_ctx = default if asked is None else asked or facts.n_ctx_train
+    if facts.n_ctx_train and n_ctx > facts.n_ctx_train:
+        if asked is not None:
+            say(f"The context of {which} is {facts.n_ctx_train} tokens, all it was trained for, not {n_ctx}.")
+        return facts.n_ctx_train
+    return n_ctx
+
+
+def _threads(asked: int | None, default: int, say: Say) -> int:
+    if asked is None:
+        return default
+    cores = usable_cores()
+    if asked > cores:
+        say(f"Using {cores} threads, not {asked}: that is how many cores there are to use.")
+        return cores
+    return asked
+
+
+def _fit(request: PairRequest, target: Sized, draft: Sized | None, say: Say) -> Fit:
+    """Where the layers go, with a warning where they will be tight. Raises NoGpu if one is required and missing."""
+    machine = machine_now(request.devices)
+    asked = [request.gpu_layers] + ([request.gpu_layers_draft] if draft is not None else [])
+    if not machine.gpus:
+        if request.require_gpu:
+            raise _no_gpu()
+        if any(a not in ("auto", "0") for a in asked) and not request.devices:
+            say(f"{_no_gpu()} All layers stay on the CPU. {_no_gpu().hint}")
+    fit = place(target, draft, machine, request.gpu_layers, request.gpu_layers_draft)
+    if not fit.fits_gpu:
+        say(
+            f"The layers asked for need about {fit.gpu / 1e9:.1f} GB of GPU memory and "
+            f"{fit.machine.gpu_bytes / 1e9:.1f} GB are free; --ngl auto, a smaller --ctx or --kv q8_0 helps."
+        )
+    if not fit.fits_ram and fit.machine.ram_bytes is not None:
+        found = changes(target, draft, fit.machine)
+        say(
+            f"About {fit.ram / 1e9:.1f} GB are needed and {fit.machine.ram_bytes / 1e9:.1f} GB are free: expect "
+            f"swapping or an end without memory. What would fit: {found[0].text if found else 'nothing of this size'}."
+        )
+    return fit
+
+
+def size_up(
+    request: PairRequest, facts: ModelFacts, draft_facts: ModelFacts | None, say: Say, *, head: HeadFacts | None = None
+) -> tuple[Sized, Sized | None]:
+    """Both models with the contexts that a run with this request would give them."""
+    return _sized(facts, draft_facts, _contexts(request, facts, draft_facts, say, head=head), head)
+
+
+def _sized(
+    facts: ModelFacts,
+    draft_facts: ModelFacts | None,
+    contexts: tuple[ContextSettings, ContextSettings],
+    head: HeadFacts | None,
+) -> tuple[Sized, Sized | None]:
+    if draft_facts is not None and head is not None:
+        draft_facts = replace(draft_facts, hidden_bytes=hidden_bytes(head, facts.n_embd, contexts[0].n_batch))
+    return Sized(facts, contexts[0]), Sized(draft_facts, contexts[1]) if draft_facts is not None else None
+
+
+def machine_now(devices: tuple[str, ...] = ()) -> Machine:
+    """This machine's free memory; of the devices named, if any are. Raises UsageError for an unknown one."""
+    chosen = devices_named(devices) if devices else gpu_devices()
+    return Machine(
+        ram_bytes=available_memory(),
+        gpus=tuple(Gpu(d.name, d.free_bytes) for d in chosen if d.is_gpu),
+        repacked=repacked_formats(versions()["llama_cpp_features"]),
+    )
+
+
+def _no_gpu() -> NoGpu:
+    if built_for_gpu():
+        return NoGpu("This machine shows no GPU to llama.cpp.", hint="Check the driver, or use --device to name one.")
+    return NoGpu(
+        "This llama.cpp was built without GPU support.",
+        hint='Reinstall it for your GPU, for example CMAKE_ARGS="-DGGML_CUDA=on" pip install --force-reinstall '
+        "--no-cache-dir --no-binary llama-cpp-python llama-cpp-python (Metal, Vulkan and HIP: see its README).",
+    )

@@ -1,0 +1,119 @@
+"""From what the user typed to model files: a path, or a preset with its own draft and settings."""
+
+import difflib
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from specdec_cli.errors import NotHere, UsageError
+from specdec_cli.paths import cache_folder
+from specdec_cli.presets.derive import Quantize, derived_model
+from specdec_cli.presets.schema import HubFile, ModelSource, Preset, load_preset
+from specdec_cli.untrusted import is_repo
+
+DRAFTER_NAMES = ("lookahead", "mtp", "ngram", "none")
+"""What `--draft` can name instead of a model file."""
+
+
+Find = Callable[[HubFile], Path | None]
+"""The first part of a Hub file that is on this machine, or None."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """The files to open, who drafts, and the preset they came from. `head` are Medusa heads for the target itself."""
+
+    target: Path
+    draft: Path | None
+    drafter: str
+    preset: Preset | None
+    head: Path | None = None
+
+    @property
+    def has_model(self) -> bool:
+        """Whether a model or a head drafts: one of its own file, or the layers for that in the target's."""
+        return self.draft is not None or self.drafter == "mtp"
+
+
+def resolve(model: str, draft: str | None, quantize: Quantize, find: Find, say: Callable[[str], None]) -> Resolved:
+    """`model` is a preset's name or a GGUF path; `draft` (a file, heads, or a drafter's name) overrides the preset's
+    own. Asks no network.
+
+    Raises UsageError for an unknown name, ModelError when a preset's file cannot be made, NotHere when it was not
+    pulled.
+    """
+    _check_is_here(model)
+    preset = None if looks_like_path(model) else load_preset(model)
+    source = preset.target if preset else ModelSource(path=model)
+    own_draft = preset.draft if preset and draft is None else None
+    if draft is not None and draft not in DRAFTER_NAMES:
+        own_draft = ModelSource(path=_draft_path(draft))
+    drafter = "model" if own_draft else draft or "none"
+    head = None
+    if own_draft is not None and own_draft.path is not None and _is_head(own_draft.path):
+        head, own_draft, drafter = Path(os.path.expanduser(own_draft.path)), None, "medusa"
+
+    def file(source: ModelSource) -> Path:
+        if source.hub is not None:
+            return _pulled(source.hub, model, find)
+        return model_file(source, quantize, say)
+
+    return Resolved(
+        target=file(source),
+        draft=file(own_draft) if own_draft else None,
+        drafter=drafter,
+        preset=preset,
+        head=head,
+    )
+
+
+def _is_head(path: str) -> bool:
+    """Heads come as a safetensors file, or as a folder with one."""
+    return path.lower().endswith(".safetensors") or os.path.isdir(os.path.expanduser(path))
+
+
+def _check_is_here(model: str) -> None:
+    """A model of the Hub by its name there is no file here. Raises NotHere."""
+    if (
+        is_repo(model.partition(":")[0].partition("@")[0])
+        and not os.path.exists(model)
+        and ".gguf" not in model.lower()
+    ):
+        raise NotHere(
+            f"There is no file {model}, and models of the Hub are run as presets.",
+            hint=f"Fetch it: specdec pull --target {model} --save NAME; then: specdec run NAME",
+        )
+
+
+def _draft_path(draft: str) -> str:
+    if looks_like_path(draft) or _is_head(draft):
+        return draft
+    near = difflib.get_close_matches(draft, DRAFTER_NAMES, n=1)
+    raise UsageError(
+        f"There is neither a file nor a drafter called {draft!r}.",
+        hint=f"Did you mean {near[0]!r}?"
+        if near
+        else f"Give --draft a GGUF file, Medusa heads, or one of {', '.join(DRAFTER_NAMES)}.",
+    )
+
+
+def _pulled(file: HubFile, preset: str, find: Find) -> Path:
+    place = find(file)
+    if place is None:
+        raise NotHere(f"{file.file} of {file.repo} is not on this machine.", hint=f"Fetch it: specdec pull {preset}")
+    return place
+
+
+def model_file(source: ModelSource, quantize: Quantize, say: Callable[[str], None]) -> Path:
+    """The file of one source, made first if it is a derived one. Raises UsageError, ModelError."""
+    if source.path is not None:
+        return Path(os.path.expanduser(source.path))
+    if source.derive is None:
+        raise UsageError("This model is one of the Hub's.", hint="Give it `path:` or `derive:`.")
+    return derived_model(source.derive, cache_folder() / "derived", quantize, say)
+
+
+def looks_like_path(model: str) -> bool:
+    """Whether this is a file rather than a preset's name."""
+    return "/" in model or "\\" in model or model.lower().endswith(".gguf") or os.path.isfile(model)

@@ -1,0 +1,290 @@
+"""Named pairs: YAML files checked into frozen values. Unknown keys are errors, with the nearest known one."""
+
+import dataclasses
+import difflib
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, get_args, get_origin
+
+import yaml
+
+from specdec_cli.decode.sampling import SamplingParams
+from specdec_cli.errors import UsageError
+from specdec_cli.paths import config_folder, write_whole
+from specdec_cli.settings import FORMATS
+from specdec_cli.untrusted import is_commit, is_repo, is_revision, one_line, stays_inside
+
+_PACKAGE = Path(__file__).parent.parent
+_IN_WHEEL = _PACKAGE / "_presets"
+SHIPPED = _IN_WHEEL if _IN_WHEEL.is_dir() else _PACKAGE.parent / "presets"
+"""Inside an installed wheel, or else in a checkout."""
+
+
+@dataclass(frozen=True, slots=True)
+class Derive:
+    """A model made once, on this machine, from a file inside an installed Python package.
+
+    `package` is the distribution's name, `file` the path inside it, `extra` the extra of specdec-cli
+    that installs it, `quantize` the format to write.
+    """
+
+    package: str
+    file: str
+    sha256: str
+    quantize: str
+    extra: str
+
+    def __post_init__(self) -> None:
+        if self.quantize not in FORMATS:
+            raise UsageError(
+                f"A model cannot be derived as {self.quantize!r}.", hint=f"Use one of {', '.join(FORMATS)}."
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class HubFile:
+    """A GGUF file of a model repository on the Hub; of a split model, its first part.
+
+    `revision` should be a commit (40 hex digits), so that everybody gets the same bytes. `bytes` is the size
+    of all parts together, `sha256` that of a file in one part; both None where no source gives them. `gated`
+    files need a token whose owner has accepted their licence on the Hub.
+    """
+
+    repo: str
+    file: str
+    revision: str = "main"
+    bytes: int | None = None
+    sha256: str | None = None
+    gated: bool = False
+
+    def __post_init__(self) -> None:
+        if not is_repo(self.repo):
+            raise UsageError(f"repo cannot be {self.repo!r}.", hint="Write it as OWNER/NAME.")
+        if not is_revision(self.revision):
+            raise UsageError(f"revision cannot be {self.revision!r}.", hint="Give a commit, a branch or a tag.")
+        if not self.file.lower().endswith(".gguf") or not stays_inside(self.file):
+            raise UsageError(f"file cannot be {self.file!r}.", hint="Name a .gguf file of the repository.")
+        if self.sha256 is not None and not re.fullmatch(r"[0-9a-f]{64}", self.sha256):
+            raise UsageError(f"sha256 cannot be {self.sha256!r}.", hint="Give 64 hexadecimal digits, or leave it out.")
+        if self.bytes is not None and self.bytes <= 0:
+            raise UsageError(f"bytes cannot be {self.bytes}.", hint="Give the size of the file, or leave it out.")
+
+    @property
+    def is_pinned(self) -> bool:
+        """Whether the revision is a commit, and so never means other bytes."""
+        return is_commit(self.revision)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSource:
+    """Where one model comes from: a file on this machine, one to be derived, or one of the Hub's."""
+
+    path: str | None = None
+    derive: Derive | None = None
+    hub: HubFile | None = None
+
+    def __post_init__(self) -> None:
+        if sum(place is not None for place in (self.path, self.derive, self.hub)) != 1:
+            raise UsageError("path, derive, hub: exactly one is needed.", hint="Say in one way where the model is.")
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What somebody measured with this pair: not our figure, and on their machine.
+
+    `acceptance` is accepted / drafted tokens (0 to 1), `k` the draft length used, `speed` in their words,
+    `source` where it can be read.
+    """
+
+    hardware: str
+    source: str
+    speed: str | None = None
+    acceptance: float | None = None
+    k: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Preset:
+    """A pair with its settings. `k` and `p_min` are the suggested draft length and confidence.
+
+    `chat` names the family of its chat format (the file's own template is what is used), `note` warns,
+    and `unconfirmed` says which facts nobody of this project has checked.
+    """
+
+    name: str
+    description: str
+    licence: str
+    target: ModelSource
+    draft: ModelSource | None = None
+    chat: str | None = None
+    k: int | None = None
+    p_min: float | None = None
+    sampling: SamplingParams = field(default_factory=SamplingParams)
+    system: str | None = None
+    note: str | None = None
+    unconfirmed: str | None = None
+    reports: tuple[Report, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.k is not None and self.k < 0:
+            raise UsageError(f"k cannot be {self.k}.", hint="Use 0 (no draft) or more.")
+        if self.p_min is not None and not 0 <= self.p_min <= 1:
+            raise UsageError(f"p_min cannot be {self.p_min}.", hint="Use 0 to 1.")
+
+
+def hub_files(preset: Preset) -> tuple[HubFile, ...]:
+    """The models of a preset that come from the Hub."""
+    sources = (preset.target, preset.draft)
+    return tuple(source.hub for source in sources if source is not None and source.hub is not None)
+
+
+def preset_names(folders: Iterable[Path] | None = None) -> dict[str, Path]:
+    """Name to file; a preset of the user's hides a shipped one of the same name."""
+    found: dict[str, Path] = {}
+    for folder in (config_folder() / "presets", SHIPPED) if folders is None else folders:
+        for file in sorted(folder.glob("*.yaml")) if folder.is_dir() else ():
+            found.setdefault(file.stem, file)
+    return found
+
+
+def load_preset(name: str, folders: Iterable[Path] | None = None) -> Preset:
+    """The preset called `name`. Raises UsageError for an unknown name or a file that is not right."""
+    known = preset_names(folders)
+    if name not in known:
+        near = difflib.get_close_matches(name, known, n=1)
+        raise UsageError(
+            f"There is neither a file nor a preset called {name!r}.",
+            hint=f"Did you mean {near[0]!r}?"
+            if near
+            else "Give a path to a GGUF file, or a preset's name; specdec presets lists them.",
+        )
+    return read_preset(known[name])
+
+
+def read_preset(file: Path) -> Preset:
+    """One preset from its YAML file; its name is the file's. Raises UsageError."""
+    try:
+        data = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise UsageError(f"The preset {file} cannot be read: {one_line(str(error))}.", hint="Correct it.") from error
+    given = _mapping(data, file, "")
+    if "name" in given:
+        raise UsageError(f"{file}: name is not a key of a preset.", hint="A preset is called as its file is.")
+    preset: Preset = _build(Preset, {"name": file.stem, **given}, file, "")
+    return preset
+
+
+def check_new_name(name: str) -> Path:
+    """Where a preset of the user's with this name lies, or would. Raises UsageError for a name that cannot be one."""
+    if not re.fullmatch(r"[a-z0-9][a-z0-9._-]*", name) or name.endswith(".gguf"):
+        raise UsageError(
+            f"A preset cannot be called {name!r}.", hint="Use small letters, digits, dots and dashes, such as my-pair."
+        )
+    if name in preset_names([SHIPPED]):
+        raise UsageError(f"There is a preset {name!r} already.", hint="Choose another name.")
+    return config_folder() / "presets" / f"{name}.yaml"
+
+
+def save_preset(name: str, models: Sequence[ModelSource], licences: Sequence[str | None]) -> Path:
+    """Write a preset of the user's; `models` are the target and, if there is one, the draft, `licences` theirs.
+
+    One of this name with the same models is left as it is. Raises UsageError if it has others.
+    """
+    file = check_new_name(name)
+    named = [licence or "unknown" for licence in licences]
+    data: dict[str, Any] = {
+        "description": " + ".join(_file_name(model) for model in models),
+        "licence": named[0] if len(set(named)) == 1 else f"{named[0]} (target) and {named[1]} (draft)",
+        "unconfirmed": "Saved from what the Hub had; nobody has measured this pair.",
+    }
+    for role, model in zip(("target", "draft"), models, strict=False):
+        data[role] = _without_none(dataclasses.asdict(model))
+    try:
+        write_whole(file, yaml.safe_dump(data, sort_keys=False, allow_unicode=True), new=True)
+    except FileExistsError as error:
+        there = read_preset(file)
+        if [model for model in (there.target, there.draft) if model is not None] != list(models):
+            raise UsageError(
+                f"There is a preset {name!r} already, of another pair.", hint=f"Choose another name, or remove {file}."
+            ) from error
+    except OSError as error:
+        raise UsageError(
+            f"{file} cannot be written: {error.strerror}.", hint="Set SPECDEC_CONFIG to a folder that can."
+        ) from error
+    return file
+
+
+def _file_name(model: ModelSource) -> str:
+    return Path(model.hub.file if model.hub else model.path or "").name.removesuffix(".gguf")
+
+
+def _without_none(data: Mapping[str, Any]) -> dict[str, Any]:
+    kept = {key: value for key, value in data.items() if value is not None}
+    return {key: _without_none(value) if isinstance(value, dict) else value for key, value in kept.items()}
+
+
+_NESTED: Mapping[str, type] = {
+    "target": ModelSource,
+    "draft": ModelSource,
+    "derive": Derive,
+    "hub": HubFile,
+    "sampling": SamplingParams,
+    "reports": Report,
+}
+
+
+def _build(kind: Any, data: Mapping[str, Any], file: Path, where: str) -> Any:
+    fields = {f.name: f for f in dataclasses.fields(kind)}
+    for key in data:
+        if key not in fields:
+            near = difflib.get_close_matches(str(key), fields, n=1)
+            raise UsageError(
+                f"{file}: {where}{key} is not a key of a preset.",
+                hint=f"Did you mean {near[0]!r}?" if near else f"Known keys: {', '.join(fields)}.",
+            )
+    for name, known in fields.items():
+        needed = known.default is dataclasses.MISSING and known.default_factory is dataclasses.MISSING
+        if needed and name not in data:
+            raise UsageError(f"{file}: {where}{name} is missing.", hint="Add it; presets/demo.yaml is an example.")
+    values = {key: _value(key, value, fields[key].type, file, f"{where}{key}") for key, value in data.items()}
+    try:
+        return kind(**values)
+    except UsageError as error:
+        raise UsageError(f"{file}: {where}{error}", hint=error.hint) from error
+
+
+def _value(key: str, value: object, kind: Any, file: Path, where: str) -> object:
+    if key not in _NESTED:
+        return _plain(value, kind, file, where)
+    if get_origin(kind) is not tuple:
+        return _build(_NESTED[key], _mapping(value, file, where), file, f"{where}.")
+    if not isinstance(value, list):
+        raise UsageError(f"{file}: {where} must be a list.", hint="Begin each entry with a dash.")
+    return tuple(_build(_NESTED[key], _mapping(v, file, where), file, f"{where}[{i}].") for i, v in enumerate(value))
+
+
+_WORDS: Mapping[type, str] = {
+    str: "text (in quotes, if it looks like a number)",
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+}
+
+
+def _plain(value: object, kind: Any, file: Path, where: str) -> object:
+    """The value, if it is of the field's type: YAML makes numbers, dates and truth values out of plain words."""
+    wanted: type = (get_args(kind) or (kind,))[0]  # every optional field is written `type | None`
+    fits = isinstance(value, (int, float) if wanted is float else wanted)
+    if fits and isinstance(value, bool) == (wanted is bool):
+        return value
+    raise UsageError(f"{file}: {where} cannot be {value!r}.", hint=f"Give it {_WORDS[wanted]}.")
+
+
+def _mapping(data: object, file: Path, where: str) -> Mapping[str, Any]:
+    if isinstance(data, dict):
+        return data
+    raise UsageError(
+        f"{file}: {where or 'the file'} must be a mapping of keys to values.", hint="presets/demo.yaml is an example."
+    )

@@ -1,0 +1,180 @@
+"""The command line as a whole: help, wrong usage, how errors become words and exit codes."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from specdec_cli import __version__, app
+from specdec_cli.errors import (
+    DecodeFailed,
+    Interrupted,
+    ModelError,
+    NoGpu,
+    OutOfMemory,
+    SpecdecError,
+    UsageError,
+    VocabularyMismatch,
+)
+from tests.cli import Models, inside, specdec
+
+SUMMARY = [
+    r"stopped: (token limit reached|end of answer|context full)",
+    r"\d+ tokens, [\d.]+ tokens/s, first token after [\d.]+ m?s",
+    r"\d+ rounds, [\d.]+ tokens per pass, drafted \d+, accepted \d+, acceptance (\d+%|-)",
+    r"draft [\d.]+ m?s, verify [\d.]+ m?s, everything else [\d.]+ m?s",
+    r"read: target \d+ tokens? in [\d.]+ m?s(, draft \d+ tokens? in [\d.]+ m?s)?",
+    r"layers on GPU: 0/\d+ target(, 0/\d+ draft)?; memory: target \d+ MiB \+ \d+ MiB cache(, draft .*)?",
+    r"greedy|temperature [\d.]+, top-k \d+, top-p [\d.]+, min-p [\d.]+, seed \d+",
+]
+"""What stderr holds after a run in which nothing happened."""
+
+
+# fmt: off
+OPTIONS = [
+    "--draft", "-k", "--p-min", "--force", "--file", "--system", "--raw", "--think",
+    "--no-think", "-n", "--stop", "--temp", "--top-k", "--top-p", "--min-p", "--seed",
+    "--ngl", "--ngl-draft", "--device", "--main-gpu", "--tensor-split", "--rpc", "--require-gpu", "--flash-attn",
+    "--kv", "--kv-draft", "--ctx", "--ctx-draft", "--batch", "--ubatch", "--threads", "--threads-draft",
+    "--mmap", "--no-mmap", "--mlock", "--plain", "--json", "--jsonl", "--log",
+]
+# fmt: on
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
+    return Models(tmp_path_factory.mktemp("cli"))
+
+
+def test_version() -> None:
+    done = specdec("--version")
+    assert (done.code, done.out, done.err) == (0, f"specdec {__version__}\n", "")
+
+
+def test_installed_command_is_the_module() -> None:
+    command = Path(sys.executable).with_name("specdec")
+    if not command.exists():
+        pytest.skip("the package is not installed beside this Python")
+    done = subprocess.run([command, "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout == f"specdec {__version__}\n"
+
+
+def test_help_names_the_commands_and_the_exit_codes() -> None:
+    done = specdec("--help")
+    assert (done.code, done.err) == (0, "")
+    assert "run" in done.out
+    assert "check" in done.out
+    assert all(f"{code} " in done.out for code in (0, 1, 2, 3, 4, 5, 6, 7, 8, 130, 143))
+
+
+def test_help_of_run_names_every_option() -> None:
+    done = specdec("run", "--help", env={"COLUMNS": "160"})
+    assert (done.code, done.err) == (0, "")
+    assert [option for option in OPTIONS if option not in done.out] == []
+
+
+def test_no_arguments_show_the_help() -> None:
+    done = specdec()
+    assert done.code == 2
+    assert "Commands" in done.out + done.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("run",), "Missing argument"),
+        (("run", "m.gguf", "a", "--tempo", "1"), "No such option: --tempo"),
+        (("run", "m.gguf", "a", "b"), "extra argument"),
+        (("check",), "Missing argument"),
+        (("runn",), "No such command 'runn'"),
+        (("--nonsense",), "No such option"),
+        (("run", "m.gguf", "-k", "four"), "a number of draft tokens, or auto"),
+    ],
+)
+def test_wrong_usage(arguments: tuple[str, ...], words: str) -> None:
+    done = inside(*arguments)
+    assert (done.code, done.out) == (2, "")
+    assert words in done.err
+    assert "Traceback" not in done.err
+
+
+def test_stderr_after_a_normal_run_is_the_summary(models: Models) -> None:
+    flags = ("--draft", models.draft, "-n", 20, "--raw", "-k", 4)
+    lines = specdec("run", models.words, "a b", *flags).err.splitlines()
+    expected = ["tokenizers match: SPM, 320 tokens", *SUMMARY]
+    assert len(lines) == len(expected)
+    assert all(re.fullmatch(pattern, line) for pattern, line in zip(expected, lines, strict=True)), lines
+
+
+def test_real_model_leaves_no_log_behind(smollm2_q4_0: Path) -> None:
+    done = specdec("run", smollm2_q4_0, "Say hello.", "-n", 8, *("--temp", 0, "--ctx", 256))
+    assert done.code == 0
+    assert done.out.isascii()
+    assert len(done.out.split()) > 2
+    lines = done.err.splitlines()
+    expected = [*SUMMARY, r"speculation OFF \(--draft none\)"]
+    assert len(lines) == len(expected)
+    assert all(re.fullmatch(pattern, line) for pattern, line in zip(expected, lines, strict=True)), lines
+
+
+# --- errors -----------------------------------------------------------------------------------------------
+
+
+def test_debug_shows_where_an_error_comes_from() -> None:
+    plain = specdec("run", "/nowhere/model.gguf", "a")
+    debug = specdec("run", "/nowhere/model.gguf", "a", env={"SPECDEC_DEBUG": "1"})
+    assert plain.err == (
+        "Error: There is no file /nowhere/model.gguf.\nHint: Check the path, or use a preset's name.\n"
+    )
+    assert "Traceback" in debug.err
+    assert "ModelError: There is no file" in debug.err
+    assert debug.code != 0
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (SpecdecError("Bad."), 1),
+        (UsageError("Bad.", hint="Do better."), 2),
+        (ModelError("Bad.", hint="Do \x1b[2Jbetter."), 3),
+        (VocabularyMismatch("Bad.\nWorse."), 4),
+        (OutOfMemory("Bad."), 5),
+        (NoGpu("Bad."), 6),
+        (DecodeFailed("Bad."), 7),
+    ],
+)
+def test_errors_become_words_and_codes(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: SpecdecError, code: int
+) -> None:
+    assert main_of(error, monkeypatch) == code
+    out, err = capsys.readouterr()
+    hint = f"Hint: {error.hint}\n".replace("\x1b", "␛") if error.hint else ""
+    assert (out, err) == ("", f"Error: {error}\n{hint}")
+
+
+@pytest.mark.parametrize(("error", "code"), [(Interrupted(2), 130), (Interrupted(15), 143), (KeyboardInterrupt(), 130)])
+def test_signals_end_in_silence(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: BaseException, code: int
+) -> None:
+    assert main_of(error, monkeypatch) == code
+    assert capsys.readouterr() == ("", "")
+
+
+def test_debug_raises(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPECDEC_DEBUG", "1")
+    with pytest.raises(UsageError):
+        main_of(UsageError("Bad."), monkeypatch)
+
+
+def main_of(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> object:
+    """The exit code of `main` when the command raises `error`."""
+
+    def fail() -> None:
+        raise error
+
+    monkeypatch.setattr(app, "app", fail)
+    with pytest.raises(SystemExit) as end:
+        app.main()
+    return end.value.code

@@ -1,0 +1,174 @@
+"""`specdec run`: samplers, grammars, log-probabilities and rules as a user has them. With drafts as without."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli import Models, inside, json_inside, word
+
+UNCUT = ("--top-k", 0, "--top-p", 1, "--min-p", 0)
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
+    return Models(tmp_path_factory.mktemp("sampling"))
+
+
+def ids(models: Models, *flags: object) -> list[int]:
+    done = json_inside(models.words, "a b a b c", "-n", 30, "--seed", 5, "--temp", 1, *UNCUT, *flags)
+    return list(done.document["token_ids"])
+
+
+SAMPLERS: dict[str, tuple[object, ...]] = {
+    "repeat": ("--repeat-penalty", 1.6),
+    "frequency": ("--frequency-penalty", 2.5),
+    "presence": ("--presence-penalty", 2.5),
+    "window": ("--presence-penalty", 2.5, "--repeat-last-n", 4),
+    "dry": ("--temp", 0.2, "--dry-multiplier", 0.5, "--dry-allowed-length", 0),
+    "dry base": ("--temp", 0.2, "--dry-multiplier", 0.5, "--dry-base", 30, "--dry-allowed-length", 0),
+    "dry window": ("--temp", 0.2, "--dry-multiplier", 9, "--dry-allowed-length", 1, "--dry-penalty-last-n", 5),
+    "typical": ("--typical", 0.4),
+    "sigma": ("--top-n-sigma", 0.04),
+    "bias": ("--logit-bias", f"{word('b')}+5.5", "--logit-bias", f"{word('c')}-2"),
+    "ban": ("--ban", word("a"), "--ban", word("b")),
+}
+
+
+@pytest.mark.parametrize("flags", SAMPLERS.values(), ids=SAMPLERS)
+def test_a_sampler_changes_the_text_and_a_draft_does_not(models: Models, flags: tuple[object, ...]) -> None:
+    plain = ids(models, *flags)
+    without = (*flags[:2], *UNCUT) if flags[0] == "--temp" else UNCUT
+    assert plain != ids(models, *without)
+    for k in (1, 5):
+        assert ids(models, *flags, "--draft", models.draft, "-k", k) == plain
+    assert ids(models, *flags, "--draft", "ngram") == plain
+
+
+@pytest.mark.parametrize(("one", "other"), [("presence", "window"), ("dry", "dry base"), ("dry", "dry window")])
+def test_windows_and_bases_matter(models: Models, one: str, other: str) -> None:
+    assert ids(models, *SAMPLERS[one]) != ids(models, *SAMPLERS[other])
+
+
+def test_breakers_matter(models: Models) -> None:
+    """ " b" written as a breaker is never a repeat; the default breakers are not in this text."""
+    assert ids(models, *SAMPLERS["dry"]) == ids(models, *SAMPLERS["dry"], "--dry-sequence-breaker", "none")
+    assert ids(models, *SAMPLERS["dry"]) != ids(models, *SAMPLERS["dry"], "--dry-sequence-breaker", " ")
+
+
+def test_end_tokens_are_ignored_on_demand(models: Models) -> None:
+    """The ring ends after " e"; kept from it, the model writes on."""
+    ended = json_inside(models.ends, "a b", "--temp", 0, "-n", 12).document
+    went_on = json_inside(models.ends, "a b", "--temp", 0, "-n", 12, "--ignore-eos").document
+    assert (ended["finish_reason"], len(ended["token_ids"])) == ("stop", 4)
+    assert (went_on["finish_reason"], len(went_on["token_ids"])) == ("length", 12)
+
+
+GBNF = 'root ::= " " [a-c] (" " [a-c])*\n'
+
+
+def test_a_grammar_is_kept_with_and_without_a_draft(models: Models, tmp_path: Path) -> None:
+    (tmp_path / "letters.gbnf").write_text(GBNF)
+    flags = ("--grammar", tmp_path / "letters.gbnf")
+    plain = ids(models, *flags)
+    assert set(plain) <= {*map(word, "abc"), 2}
+    assert ids(models, *flags, "--draft", models.draft, "-k", 4) == plain
+    assert ids(models, *flags, "--draft", "ngram", "-k", 3) == plain
+
+
+def test_a_grammar_ends_with_an_end_token(models: Models, tmp_path: Path) -> None:
+    (tmp_path / "word.gbnf").write_text('root ::= " b" " c"')
+    document = json_inside(models.words, "a", "--grammar", tmp_path / "word.gbnf", "-n", 9).document
+    assert (document["text"], document["finish_reason"]) == (" b c", "stop")
+
+
+@pytest.mark.parametrize("rule", ["rejection", "block"])
+@pytest.mark.parametrize("draft", ["model", "ngram"])
+def test_the_other_rules_write_too_and_say_so(models: Models, rule: str, draft: str) -> None:
+    drafter = models.draft if draft == "model" else "ngram"
+    flags = ("a b a b", "-n", 40, "--seed", 3, "--verify", rule, "--draft", drafter, "--logprobs", 0)
+    document = json_inside(models.words, *flags).document
+    assert len(document["token_ids"]) == len(document["logprobs"]) == 40
+    assert document["settings"]["verify"] == rule
+    assert document["token_ids"] == json_inside(models.words, *flags).document["token_ids"], "the seed repeats it"
+
+
+def logprobs(models: Models, *flags: object) -> list[dict[str, Any]]:
+    done = json_inside(models.words, "a b", "-n", 24, "--seed", 2, "--logprobs", 3, *flags)
+    return list(done.document["logprobs"])
+
+
+def test_logprobs_are_those_of_plain_decoding(models: Models) -> None:
+    plain = logprobs(models)
+    assert len(plain) == 24
+    drafted = logprobs(models, "--draft", models.draft, "-k", 5)
+    for one, other in zip(plain, drafted, strict=True):
+        assert (one["id"], one["text"]) == (other["id"], other["text"])
+        assert one["logprob"] == pytest.approx(other["logprob"], abs=1e-4)
+        assert [t["id"] for t in one["likeliest"]] == [t["id"] for t in other["likeliest"]]
+        assert len(one["likeliest"]) == 3
+        assert one["likeliest"][0]["logprob"] >= one["logprob"] - 1e-6
+
+
+def test_logprobs_reach_the_trace(models: Models, tmp_path: Path) -> None:
+    trace = tmp_path / "trace.jsonl"
+    done = inside("run", models.words, "a", "-n", 5, "--logprobs", 1, "--jsonl", trace, "--threads", 1)
+    assert done.code == 0
+    rounds = [line for line in map(json.loads, trace.read_text().splitlines()) if line["type"] == "round"]
+    assert [len(r["logprobs"]) for r in rounds] == [r["n_accepted"] + (r["own"] is not None) for r in rounds]
+
+
+def test_strict_says_what_it_did(models: Models) -> None:
+    flags = ("a b a b c d e f g", "-n", 40, "--draft", models.draft, "-k", 3, "--seed", 8)
+    done = json_inside(models.words, *flags, "--strict")
+    assert done.document["strict"]["width_noise"] < 0.1
+    assert "--strict" in done.err
+    assert done.document["token_ids"] == json_inside(models.words, *flags).document["token_ids"]
+    assert json_inside(models.words, "a b", "-n", 1).document["strict"] is None
+
+
+SCHEMA = '{"type": "object", "properties": {"a": {"type": "integer", "minimum": 1}}}'
+
+
+@pytest.mark.parametrize(
+    ("flags", "word_of_it"),
+    [
+        (("--strict", "--verify", "rejection"), "--strict"),
+        (("--ignore-eos", "--grammar", "FILE:root ::= [a]"), "--ignore-eos"),
+        (("--grammar", "FILE:root ::= nothing"), "nothing"),
+        (("--grammar", "FILE:x ::= [a]"), "root"),
+        (("--grammar", "missing.gbnf"), "cannot be read"),
+        (("--json-schema", f"FILE:{SCHEMA}"), "minimum"),
+        (("--json-schema", "FILE:[1]"), "object"),
+        (("--json-schema", "FILE:{"), "grammar"),
+        (("--json-schema", 'FILE:{"type": "string", "pattern": "^.*$"}'), "quotation"),
+        (("--grammar", "FILE:root ::= [a]", "--json-schema", "FILE:{}"), "two grammars"),
+        (("--logit-bias", "seven"), "seven"),
+        (("--logit-bias", "99999+1"), "99999"),
+        (("--ban", 99999), "99999"),
+        (("--typical", 0), "typical"),
+        (("--repeat-penalty", 0), "repeat-penalty"),
+        (("--dry-base", 0.5), "dry-base"),
+        (("--top-n-sigma", -1), "top-n-sigma"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_kept_is_refused(
+    models: Models, flags: tuple[object, ...], word_of_it: str, tmp_path: Path
+) -> None:
+    written: list[object] = []
+    for i, flag in enumerate(flags):
+        if str(flag).startswith("FILE:"):
+            (tmp_path / str(i)).write_text(str(flag).removeprefix("FILE:"))
+            flag = tmp_path / str(i)
+        written.append(flag)
+    done = json_inside(models.words, "a", "-n", 1, *written)
+    assert (done.code, done.out) == (2, "")
+    assert word_of_it in done.err
+
+
+def test_logprobs_need_a_place(models: Models) -> None:
+    done = inside("run", models.words, "a", "--logprobs", 2)
+    assert done.code == 2
+    assert "--logprobs" in done.err
