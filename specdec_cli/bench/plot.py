@@ -3,7 +3,6 @@
 Whoever imports this module asks for a picture, and is told at once if there is no library to draw it.
 """
 
-import html
 import io
 import statistics
 import warnings
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from specdec_cli.bench.measure import Cell, Setting, by_setting, median_speedup
-from specdec_cli.bench.report import Results, pooled, predictions, verdict
+from specdec_cli.bench.report import Results, pooled, predictions
 from specdec_cli.bench.trend import WINDOW, running_acceptance
 from specdec_cli.errors import UsageError
 from specdec_cli.ui.clean import printable
@@ -28,7 +27,7 @@ except ImportError as error:
         hint='Install it: pip install "specdec-cli[plot]" (or: pip install matplotlib).',
     ) from error
 
-_FORMS = (".svg", ".png", ".html")
+_FORMS = (".svg", ".png")
 
 # Okabe and Ito's colours, told apart by colour-blind eyes, too. One marker more than colours: the pairs of both come
 # again only after 42 lines.
@@ -92,41 +91,20 @@ class _Line(NamedTuple):
 def check_form(file: Path) -> None:
     """Raises UsageError if no picture of this kind can be drawn."""
     if file.suffix.lower() not in _FORMS:
-        raise UsageError(f"--plot cannot write {file.name}.", hint=f"End its name in {', '.join(_FORMS)}.")
+        raise UsageError(f"--plot cannot write {file.name}.", hint=f"End its name in {' or '.join(_FORMS)}.")
 
 
 def write_plot(results: Results, file: Path) -> None:
     """Draw all panels; the form is that of the file's name."""
-    form = file.suffix.lower()
-    if form == ".html":
-        file.write_text(_page(results), encoding="utf-8")
-    else:
-        file.write_bytes(_picture(results, form.removeprefix(".")))
-
-
-def _page(results: Results) -> str:
-    """The picture, the verdict and the command."""
-    svg = _picture(results, "svg").decode("utf-8")
-    title = html.escape(", on ".join(_title(results)))
-    sentences = "".join(f"<p>{html.escape(_safe(line))}</p>\n" for line in verdict(results))
-    return (
-        f'<!DOCTYPE html>\n<html lang="en">\n<head><meta charset="utf-8"><title>{title}</title>\n'
-        "<style>body { font: 16px/1.5 sans-serif; max-width: 70rem; margin: 2rem auto; padding: 0 1rem } "
-        "svg { width: 100%; height: auto }</style></head>\n"
-        f"<body><h1>Is drafting worth it here?</h1>\n{sentences}{svg[svg.index('<svg') :]}"
-        f"<p><code>{html.escape(_safe(results.facts['command']))}</code></p></body>\n</html>\n"
-    )
-
-
-def _picture(results: Results, form: str) -> bytes:
-    out = io.BytesIO()
+    form = file.suffix.lower().removeprefix(".")
+    out = io.BytesIO()  # so that a file that is there stays whole if drawing fails
     with style.context(["default", _LOOK]), warnings.catch_warnings():
         # A letter that the font lacks is drawn as a box; a warning for each would bury the verdict.
         warnings.filterwarnings("ignore", message="Glyph .* missing from")
         figure = _figure(results)
         metadata = {"Date": None} if form == "svg" else None
         figure.savefig(out, format=form, dpi=_DOTS_PER_INCH, bbox_inches="tight", pad_inches=0.15, metadata=metadata)
-    return out.getvalue()
+    file.write_bytes(out.getvalue())
 
 
 def _figure(results: Results) -> Figure:

@@ -1,7 +1,5 @@
-"""A benchmark as a document, and as rows: for JSON, CSV and Markdown, and for whoever reads a verdict."""
+"""A benchmark as a JSON document, as rows of a table, as Markdown, and in words."""
 
-import csv
-import io
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -277,28 +275,6 @@ def cost_table(results: Results) -> list[tuple[str, ...]]:
     if curve.draft:
         rows.append(("draft", f"{1000 * curve.draft:.2f}", "a token", "-", "-", "-", "-"))
     return rows
-
-
-def as_csv(results: Results) -> str:
-    """The cells, with names as in the JSON document."""
-    rows = [cell_row(cell, results.curve) for cell in results.cells.values()]
-    out = io.StringIO()
-    writer = csv.DictWriter(
-        out,
-        [name for name in rows[0] if name not in ("first_difference", "speedup_range")],
-        extrasaction="ignore",
-        lineterminator="\n",
-    )
-    writer.writeheader()
-    writer.writerows({name: _in_csv(value) for name, value in row.items()} for row in rows)
-    return out.getvalue()
-
-
-def _in_csv(value: Any) -> Any:
-    """Lists have blanks between, and "-" where there is no figure."""
-    if isinstance(value, list):
-        return " ".join("-" if x is None else f"{x:.4f}" for x in value)
-    return value
 
 
 def as_markdown(results: Results) -> str:

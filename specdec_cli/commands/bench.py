@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from specdec_cli.commands.bench_output import compare_documents, drafters_side_by_side, report
+from specdec_cli.commands.bench_output import compare_benchmarks, report
 from specdec_cli.commands.chat import stoppable
 from specdec_cli.commands.options import find, in_panel, layers, numbers, quantize, say, whole_numbers, words
 from specdec_cli.commands.pull import offer_to_pull
@@ -46,14 +46,11 @@ def bench(
     model: Annotated[str | None, typer.Argument(help="A preset's name, or the path of the target's GGUF file.")] = None,
     *,
     compare: Annotated[
-        tuple[Path, Path] | None,
-        typer.Option(metavar="A.json B.json", help="Measure nothing: say which differences of two are beyond noise."),
-    ] = None,
-    table: Annotated[
         str | None,
         typer.Option(
             metavar="A.json,B.json",
-            help="Measure nothing: show the drafters of one or more in one table, over all kinds of text.",
+            help="Measure nothing: show the drafters of one or more benchmarks side by side; of two, also which "
+            "differences are beyond noise.",
         ),
     ] = None,
     draft: Annotated[str | None, _what(help="Draft GGUF; a preset brings its own.")] = None,
@@ -100,11 +97,10 @@ def bench(
     ngl: Annotated[str, _how(help="Layers of the target on the GPU.")] = "auto",
     ngl_draft: Annotated[str, _how(help="Layers of the draft on the GPU.")] = "auto",
     json_file: Annotated[Path | None, _out("--json", help="Write everything as JSON to FILE (- for stdout).")] = None,
-    csv_file: Annotated[Path | None, _out("--csv", help="Write the cells as CSV.")] = None,
     md_file: Annotated[Path | None, _out("--md", help="Write verdict and table as Markdown.")] = None,
     plot_file: Annotated[
         Path | None,
-        _out("--plot", metavar="FILE.svg|png|html", help="Draw speedup, acceptance, costs and speed by kind of text."),
+        _out("--plot", metavar="FILE.svg|png", help="Draw speedup, acceptance, costs and speed by kind of text."),
     ] = None,
 ) -> None:
     """Measure plain decoding and drafting by turns, and hold every text against plain decoding's.
@@ -112,16 +108,12 @@ def bench(
     Ctrl-C ends the measuring and shows what there is so far. Exit code 9 if a text is not plain decoding's and no
     near tie explains it.
     """
-    outputs, drawn = {"json": json_file, "csv": csv_file, "md": md_file}, {"--plot": plot_file}
+    outputs = {"json": json_file, "md": md_file}
     for file in (*outputs.values(), plot_file):
         check_writable(file)
     if compare is not None:
-        written = {f"--{name}": file for name, file in outputs.items()}
-        _alone("--compare", {"a model": model, "--draft": draft, "--table": table, **written, **drawn})
-        return compare_documents(*compare)
-    if table is not None:
-        _alone("--table", {"a model": model, "--draft": draft, "--json": json_file, "--csv": csv_file, **drawn})
-        return drafters_side_by_side([Path(name) for name in words(table)], md_file)
+        _alone("--compare", {"a model": model, "--draft": draft, "--json": json_file, "--plot": plot_file})
+        return compare_benchmarks([Path(name) for name in words(compare)], md_file)
     if model is None:
         raise UsageError("No model was named.", hint="Give a preset's name or a GGUF file.")
     tune = tune or tune_kv
@@ -208,8 +200,10 @@ def _alone(option: str, others: Mapping[str, object]) -> None:
     """Refuse what has no place beside an option that measures nothing."""
     given = [name for name, value in others.items() if value is not None]
     if given:
-        several = " Several files of --table have commas between them." if option == "--table" else ""
-        raise UsageError(f"{option} has no use for {' and '.join(given)}.", hint=f"Leave out one of the two.{several}")
+        raise UsageError(
+            f"{option} cannot be combined with {' and '.join(given)}.",
+            hint="Leave out one of the two. Several files of --compare have commas between them.",
+        )
 
 
 def _lengths(text: str) -> "list[Length]":

@@ -1,4 +1,4 @@
-"""What `specdec bench` found, shown and written, or held against an earlier benchmark."""
+"""What `specdec bench` shows and writes, and how it compares benchmarks."""
 
 import json
 import os
@@ -10,13 +10,14 @@ from specdec_cli.commands.options import say
 from specdec_cli.errors import TextDiffers, UsageError
 
 if TYPE_CHECKING:
+    from specdec_cli.bench.compare import Difference
     from specdec_cli.bench.report import Results
     from specdec_cli.ui.terminal import Terminal
 
 WIDEST = 150
-"""Columns that drafters side by side take, with the names of their files."""
+"""Columns for drafters side by side, with the names of their files."""
 WIDE = 110
-"""Columns that the whole table takes; a pipe has as many as COLUMNS says, or 80."""
+"""Columns for the whole table; a pipe has as many as COLUMNS says, or 80."""
 
 
 def report(results: "Results", outputs: dict[str, Path | None], plot_file: Path | None) -> None:
@@ -27,7 +28,6 @@ def report(results: "Results", outputs: dict[str, Path | None], plot_file: Path 
 
     texts = {
         "json": lambda: json.dumps(bench_report.document(results), indent=1) + "\n",
-        "csv": lambda: bench_report.as_csv(results),
         "md": lambda: bench_report.as_markdown(results),
     }
     on_stdout = False
@@ -76,62 +76,47 @@ def _print_chart(results: "Results", terminal: "Terminal") -> None:
         print("\n".join(lines))
 
 
-def drafters_side_by_side(files: list[Path], md_file: Path | None) -> None:
-    """One table of what several benchmarks measured. Raises UsageError."""
-    from specdec_cli.bench.compare import changed_facts, read_document
+def compare_benchmarks(files: list[Path], md_file: Path | None) -> None:
+    """Drafters of all side by side; of two, which cells differ beyond noise. Raises UsageError."""
+    from specdec_cli.bench import compare
     from specdec_cli.bench.report import markdown_table
-    from specdec_cli.bench.table import HEADERS, narrow, rows
     from specdec_cli.ui.table import write_table
     from specdec_cli.ui.terminal import Terminal
 
     if not files:
-        raise UsageError("--table needs a file.", hint="Give what bench --json wrote, with commas between.")
-    documents = [read_document(file) for file in files]
-    found = rows([(str(file), document) for file, document in zip(files, documents, strict=True)])
+        raise UsageError("--compare needs a file.", hint="Give what bench --json wrote, with commas between.")
+    documents = [compare.read_document(file) for file in files]
+    rows = compare.side_by_side(documents)
+    changes = compare.differences(*documents) if len(documents) == 2 else []
+    lines = markdown_table(compare.HEADERS, rows)
+    if changes:
+        lines += ["", *markdown_table(compare.DIFFERENCE_HEADERS, [change.row for change in changes]), ""]
+        lines.append(_in_a_sentence(changes))
     if md_file is not None and str(md_file) == "-":
-        print("\n".join(markdown_table(HEADERS, found)))
+        print("\n".join(lines))
     else:
         terminal = Terminal(sys.stdout, os.environ)
         is_narrow = terminal.size()[0] < WIDEST
-        headers, shown = narrow(found) if is_narrow else (HEADERS, found)
+        headers, shown = compare.narrow(rows) if is_narrow else (compare.HEADERS, rows)
         write_table(headers, shown, terminal, right="speedup per-pass ms temp ms/token")
+        if changes:
+            print()
+            shown = [change.row for change in changes]
+            write_table(compare.DIFFERENCE_HEADERS, shown, terminal, right="before after change noise")
+            print(f"\n{_in_a_sentence(changes)}")
         if md_file is not None:
-            md_file.write_text("\n".join([*markdown_table(HEADERS, found), ""]), encoding="utf-8")
+            md_file.write_text("\n".join([*lines, ""]), encoding="utf-8")
             say(f"Written: {md_file}")
-    changed = {what for other in documents[1:] for what in changed_facts(documents[0], other)}
+    changed = {what for other in documents[1:] for what in compare.changed_facts(documents[0], other)}
     if "machine" in changed:
-        say("Note: these speedups are not of one machine.")
+        say("Note: These benchmarks come from different machines.")
     if "versions" in changed:
-        say("Note: these speedups are not of the same versions of specdec, llama.cpp and what else there is.")
+        say("Note: These benchmarks come from different versions of specdec, llama.cpp or their libraries.")
+    if changes and "files" in changed:
+        say("Note: These benchmarks measured different files.")
 
 
-def compare_documents(before: Path, after: Path) -> None:
-    from specdec_cli.bench.compare import changed_facts, differences, read_document
-    from specdec_cli.ui.table import write_table
-    from specdec_cli.ui.terminal import Terminal
-
-    old, new = read_document(before), read_document(after)
-    found = differences(old, new)
-    rows = [
-        (
-            f"{d.before:.2f}",
-            f"{d.after:.2f}",
-            f"{d.change:+.1%}",
-            f"{d.noise:.1%}",
-            ("faster" if d.change > 0 else "slower") if d.is_real else "noise",
-            d.name,
-        )
-        for d in found
-    ]
-    write_table(
-        ("before", "after", "change", "noise", "verdict", "cell"),
-        rows,
-        Terminal(sys.stdout, os.environ),
-        right="before after change noise",
-    )
-    print()
-    for what in changed_facts(old, new):
-        print(f"Note: {what} differ.")
-    real = [d for d in found if d.is_real]
-    faster = sum(d.change > 0 for d in real)
-    print(f"{len(real)} of {len(found)} cells differ beyond noise: {faster} faster, {len(real) - faster} slower.")
+def _in_a_sentence(changes: "list[Difference]") -> str:
+    verdicts = [change.verdict for change in changes]
+    faster, slower = verdicts.count("faster"), verdicts.count("slower")
+    return f"{faster + slower} of {len(changes)} cells differ beyond noise: {faster} faster, {slower} slower."

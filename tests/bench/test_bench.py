@@ -1,7 +1,5 @@
 """The benchmark: acceptance as theory has it, ratios from neighbours, texts compared, budgets kept."""
 
-import csv
-import io
 import itertools
 import json
 import sys
@@ -190,7 +188,6 @@ def test_every_form_bears_an_automatic_length(tmp_path: Path) -> None:
     found = auto_results()
     document = bench_report.document(found)
     assert [cell["k"] for cell in document["cells"]] == [2, "auto", 0]
-    assert [row["k"] for row in csv.DictReader(io.StringIO(bench_report.as_csv(found)))] == ["2", "auto", "0"]
     assert "| model | auto |" in bench_report.as_markdown(found)
     assert [row[2] for row in bench_report.narrow(found)[1]] == ["model k 2", "model k auto", "plain decoding"]
     assert found.best() == (Setting("model", "auto", 0.0), 1.6), "plain decoding is no candidate"
@@ -198,7 +195,7 @@ def test_every_form_bears_an_automatic_length(tmp_path: Path) -> None:
     assert {row["k"] for row in bench_report.predictions(found)} == {1, 2}
     file = tmp_path / "auto.json"
     file.write_text(json.dumps(document))
-    done = inside("bench", "--compare", file, file)
+    done = inside("bench", "--compare", file)
     assert "model k auto" in done.out
     assert "0 of 3 cells differ beyond noise" in done.out
 
@@ -318,8 +315,6 @@ def test_the_forms_agree() -> None:
         "predicted_speedup", "acceptance", "tokens_per_pass", "accepted_per_position", "same_output",
     } <= set(document["cells"][0])  # fmt: skip
     assert document["cost_curve"][0]["target_seconds_by_width"] == {"1": 1.0, "2": 1.2, "3": 1.5}
-    rows = list(csv.DictReader(io.StringIO(bench_report.as_csv(found))))
-    assert [float(row["speedup"]) for row in rows] == [1.5, 0.9]
     markdown = bench_report.as_markdown(found)
     assert markdown.count("\n| kind") == 3
     assert "- command: `specdec bench x`" in markdown
@@ -373,7 +368,7 @@ def benched(models: Models, *arguments: object) -> Done:
 
 
 def test_bench_tells_a_verdict_and_writes_every_form(models: Models, tmp_path: Path) -> None:
-    names = {form: tmp_path / f"out.{form}" for form in ("json", "csv", "md")}
+    names = {form: tmp_path / f"out.{form}" for form in ("json", "md")}
     picture = tmp_path / "out.svg"
     forms = (x for form, file in names.items() for x in (f"--{form}", file))
     done = benched(models, "--kinds", "code,story", *forms, "--plot", picture)
@@ -385,7 +380,6 @@ def test_bench_tells_a_verdict_and_writes_every_form(models: Models, tmp_path: P
     assert len(document["cells"]) == 2 * 2 * 3
     assert {cell["same_output"] for cell in document["cells"]} == {"same"}
     assert document["files"][0]["sha256"] != document["files"][1]["sha256"]
-    assert len(names["csv"].read_text().splitlines()) == 1 + 12
     assert "specdec bench" in names["md"].read_text()
     assert {"code", "story"} <= set(ElementTree.parse(picture).getroot().itertext())
     chart = done.out.splitlines()[-3:]
@@ -416,7 +410,7 @@ def test_drafters_of_several_benchmarks_stand_in_one_table(models: Models, tmp_p
     first, second, table = tmp_path / "a.json", tmp_path / "b.json", tmp_path / "t.md"
     assert benched(models, "--kinds", "code,story", "--temp", "0", "--json", first).code == 0
     assert benched(models, "--kinds", "qa", "--temp", "0", "--drafter", "lookahead", "--json", second).code == 0
-    done = inside("bench", "--table", f"{first},{second}", "--md", table)
+    done = inside("bench", "--compare", f"{first},{second}", "--md", table)
     assert done.code == 0, done.err
     lines = table.read_text().splitlines()
     assert lines[0].startswith("| target | draft | drafter |")
@@ -434,24 +428,7 @@ def test_drafters_of_several_benchmarks_stand_in_one_table(models: Models, tmp_p
     by_text = [line for line in lines if "| lookahead k 1 |" in line]
     assert "| - | lookahead" in by_text[0]
     assert by_text[0].endswith("| qa |")
-    assert "not of one machine" not in done.err
-
-
-def test_a_table_of_what_is_none(models: Models, tmp_path: Path) -> None:
-    old, file = tmp_path / "old.json", tmp_path / "a.json"
-    assert benched(models, "--kinds", "qa", "--temp", "0", "--json", file).code == 0
-    document = json.loads(file.read_text())
-    del document["cells"][0]["n_passes"]
-    old.write_text(json.dumps(document))
-    for names, words in (
-        (f"{file},{old}", "old.json is of an older specdec"),
-        (tmp_path / "none.json", "none.json cannot be read"),
-        ("", "needs a file"),
-    ):
-        done = inside("bench", "--table", names)
-        assert (done.code, done.out) == (2, "")
-        assert words in done.err
-        assert "Give two files" not in done.err
+    assert "different machines" not in done.err
 
 
 WHOLE = {
@@ -471,6 +448,7 @@ WHOLE = {
     ("changed", "words"),
     [
         ({"cells": []}, "has no cells"),
+        ({"cells": [{k: v for k, v in WHOLE["cells"][0].items() if k != "n_passes"}]}, "written by an older specdec"),
         ({"cells": [{**WHOLE["cells"][0], "kept_per_position": [2]}]}, "counts that no benchmark has"),
         ({"files": None}, "does not say which files"),
         ({"files": [{"role": "draft", "name": "d.gguf"}]}, "does not say which files"),
@@ -480,49 +458,47 @@ WHOLE = {
 def test_a_damaged_document_is_named(tmp_path: Path, changed: dict[str, Any], words: str) -> None:
     whole, damaged = tmp_path / "whole.json", tmp_path / "damaged.json"
     whole.write_text(json.dumps(WHOLE))
-    assert inside("bench", "--table", whole).code == 0
+    assert inside("bench", "--compare", whole).code == 0
     damaged.write_text(json.dumps({**WHOLE, **changed}))
-    done = inside("bench", "--table", f"{whole},{damaged}")
+    done = inside("bench", "--compare", f"{whole},{damaged}")
     assert (done.code, done.out) == (2, "")
     assert "damaged.json" in done.err
     assert words in done.err
 
 
-def test_what_has_no_place_beside_a_table(tmp_path: Path) -> None:
+def test_what_has_no_place_beside_a_comparison(tmp_path: Path) -> None:
     file = tmp_path / "a.json"
     file.write_text(json.dumps(WHOLE))
-    for option in ("--json", "--csv", "--plot"):
-        for mode in (("--table", file), ("--compare", file, file)):
-            done = inside("bench", *mode, option, tmp_path / "x.svg")
-            assert (done.code, done.out) == (2, "")
-            assert f"{mode[0]} has no use for {option}." in done.err
-    for arguments in (("other.json", "--table", file), (file, "--compare", file, file)):
-        done = inside("bench", *arguments)
+    for option in ("--json", "--plot", "--draft"):
+        done = inside("bench", "--compare", file, option, tmp_path / "x.svg")
         assert (done.code, done.out) == (2, "")
-        assert "has no use for a model." in done.err
-    assert "commas" in inside("bench", "--table", file, "other.json").err
-    assert "--compare has no use for --table." in inside("bench", "--table", file, "--compare", file, file).err
+        assert f"--compare cannot be combined with {option}." in done.err
+    done = inside("bench", "--compare", file, "other.json")
+    assert (done.code, done.out) == (2, "")
+    assert "--compare cannot be combined with a model." in done.err
+    assert "commas" in done.err
     for place in ("/nowhere/x.md", tmp_path):
-        done = inside("bench", "--table", file, "--md", place)
+        done = inside("bench", "--compare", file, "--md", place)
         assert (done.code, done.out) == (2, "")
         assert f"{place} cannot be written." in done.err
 
 
-def test_a_table_says_what_its_benchmarks_do_not_share(tmp_path: Path) -> None:
-    names = ["a", "b", "c", "d"]
-    others = ({}, {"machine": {"cpu": "one", "free_memory_bytes": 2}}, {"versions": {}}, {"machine": {"cpu": "two"}})
-    for name, other in zip(names, others, strict=True):
+def test_a_comparison_says_what_its_benchmarks_do_not_share(tmp_path: Path) -> None:
+    names = ["a", "b", "c", "d", "e"]
+    files = [*WHOLE["files"], {"role": "draft", "name": "d.gguf"}]
+    others = [{}, {"machine": {"cpu": "one", "free_memory_bytes": 2}}, {"versions": {}}, {"machine": {"cpu": "two"}}]
+    for name, other in zip(names, [*others, {"files": files}], strict=True):
         (tmp_path / name).write_text(json.dumps({**WHOLE, **other}))
 
     def notes(*which: str) -> list[str]:
-        done = inside("bench", "--table", ",".join(str(tmp_path / name) for name in which))
-        return [line for line in done.err.splitlines() if line.startswith("Note: ")]
+        done = inside("bench", "--compare", ",".join(str(tmp_path / name) for name in which))
+        return [line.split()[-1] for line in done.err.splitlines() if line.startswith("Note: ")]
 
     assert notes("a", "b") == []
-    machine, versions = notes(*names)
-    assert notes("a", "c") == [versions]
-    assert "machine" not in versions
-    assert notes("a", "d") == [machine]
+    assert notes("a", "c") == ["libraries."]
+    assert notes("a", "d") == ["machines."]
+    assert notes("a", "e") == ["files."]
+    assert notes(*names) == ["machines.", "libraries."], "several drafts are what one compares"
 
 
 @pytest.mark.parametrize(
@@ -544,30 +520,20 @@ def test_a_table_says_what_its_benchmarks_do_not_share(tmp_path: Path) -> None:
 )
 def test_documents_with_wrong_values_are_refused_in_words(tmp_path: Path, name: str, value: object) -> None:
     file = tmp_path / "a.json"
-    cell = {
-        "kind": "qa", "drafter": "model", "k": 1, "p_min": 0.0, "temperature": 0.0, "speedup": 1.0,
-        "speedup_range": [1.0, 1.0], "tried_per_position": [2], "kept_per_position": [1],
-        "draft_seconds_per_token": 0.1, "n_tokens": 8, "n_passes": 6,
-    }  # fmt: skip
-    file.write_text(json.dumps({"cells": [cell], "files": [{"role": "target", "name": "t.gguf"}]}))
-    assert inside("bench", "--table", file).code == 0
-    file.write_text(json.dumps({"cells": [{**cell, name: value}], "files": [{"role": "target", "name": "t.gguf"}]}))
-    done = inside("bench", "--table", file)
+    file.write_text(json.dumps({**WHOLE, "cells": [{**WHOLE["cells"][0], name: value}]}))
+    done = inside("bench", "--compare", file)
     assert (done.code, done.out) == (2, "")
     assert str(file) in done.err
 
 
 def test_drafters_side_by_side_fit_80_columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file, long = tmp_path / "a.json", "a-very-long-name-of-a-model-Q4_0.gguf"
-    cell = {
-        "kind": "qa", "drafter": "ngram+model", "k": "auto", "p_min": 0.0, "temperature": 0.8, "speedup": 1.234,
-        "speedup_range": [1.0, 1.0], "tried_per_position": [9, 8, 7, 6, 5], "kept_per_position": [8, 7, 6, 5, 4],
-        "draft_seconds_per_token": 0.1, "n_tokens": 8, "n_passes": 6,
-    }  # fmt: skip
+    counts = {"tried_per_position": [9, 8, 7, 6, 5], "kept_per_position": [8, 7, 6, 5, 4]}
+    cell = {**WHOLE["cells"][0], **counts, "drafter": "ngram+model", "k": "auto", "temperature": 0.8, "speedup": 1.234}
     files = [{"role": role, "name": long} for role in ("target", "draft")]
     file.write_text(json.dumps({"cells": [cell], "files": files}))
     monkeypatch.setenv("COLUMNS", "80")
-    lines = inside("bench", "--table", file).out.splitlines()
+    lines = inside("bench", "--compare", file).out.splitlines()
     assert all(len(line) <= 80 for line in lines)
     assert lines[1].split()[0] == "1.23"
     assert "0.89, 0.88" in lines[1]
@@ -648,12 +614,11 @@ def test_a_bug_has_an_exit_code_of_its_own(models: Models, monkeypatch: pytest.M
 def written(folder: Path, name: str, *cells: tuple[str, float, float]) -> Path:
     """A benchmark of cells (kind, speedup, half of its range)."""
     rows = [
-        {"kind": kind, "temperature": 0.0, "drafter": "model", "k": 2, "p_min": 0.0, "speedup": speedup,
-         "speedup_range": [speedup - half, speedup + half]}
+        {**WHOLE["cells"][0], "kind": kind, "speedup": speedup, "speedup_range": [speedup - half, speedup + half]}
         for kind, speedup, half in cells
-    ]  # fmt: skip
+    ]
     file = folder / name
-    file.write_text(json.dumps({"machine": {"cpu": name[0]}, "cells": rows}))
+    file.write_text(json.dumps({**WHOLE, "machine": {"cpu": name[0]}, "cells": rows}))
     return file
 
 
@@ -664,25 +629,29 @@ def test_differences_within_the_spread_are_noise(tmp_path: Path) -> None:
     after = written(
         tmp_path, "b.json", ("code", 1.1, 0.01), ("story", 1.1, 0.01), ("json", 0.9, 0.0), ("math", 1.02, 0.0)
     )
-    done = inside("bench", "--compare", before, after)
+    done = inside("bench", "--compare", f"{before},{after}")
     assert done.code == 0, done.err
-    verdicts = {line.split()[5].strip(","): line.split()[4] for line in done.out.splitlines()[1:5]}
+    rows = done.out[done.out.index("before") :].splitlines()[1:5]
+    verdicts = {line.split()[5].strip(","): line.split()[4] for line in rows}
     assert verdicts == {"code": "faster", "story": "noise", "json": "slower", "math": "noise"}
-    assert "2 of 4 cells differ beyond noise: 1 faster, 1 slower." in done.out
-    assert "machine differ" in done.out
+    summary = "2 of 4 cells differ beyond noise: 1 faster, 1 slower."
+    assert summary in done.out
+    assert "different machines" in done.err
+    as_markdown = inside("bench", "--compare", f"{before},{after}", "--md", "-").out
+    assert "| 1.00 | 1.10 | +10.0% | 3.0% | faster | code, temp 0, ngram k 2 |" in as_markdown
+    assert summary in as_markdown
 
 
 def test_what_cannot_be_compared(tmp_path: Path) -> None:
     good, other = written(tmp_path, "a.json", ("code", 1.0, 0.1)), written(tmp_path, "b.json", ("x", 1.0, 0.1))
     bad = tmp_path / "c.json"
     bad.write_text("[]")
-    for pair, words in (
-        ((good, tmp_path / "none.json"), "none.json cannot be read"),
-        ((good, bad), "c.json is no benchmark."),
-        ((good, other), "have no cell in common"),
-    ):
-        done = inside("bench", "--compare", *pair)
-        assert (done.code, words in done.err) == (2, True), done.err
+    done = inside("bench", "--compare", f"{good},{bad}")
+    assert (done.code, "c.json is not a benchmark." in done.err) == (2, True), done.err
+    assert "none.json cannot be read" in inside("bench", "--compare", tmp_path / "none.json").err
+    assert "needs a file" in inside("bench", "--compare", "").err
+    done = inside("bench", "--compare", f"{good},{other}")
+    assert (done.code, "beyond noise" in done.out) == (0, False), "no cell in common: side by side only"
     assert "No model was named." in inside("bench").err
 
 

@@ -4,7 +4,6 @@ import re
 import struct
 import warnings
 from collections.abc import Sequence
-from html.parser import HTMLParser
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -138,34 +137,6 @@ def test_a_png_is_a_picture_and_grows_with_the_kinds(tmp_path: Path) -> None:
     assert sizes[1][1] > sizes[0][1] + 300
 
 
-class Page(HTMLParser):
-    """What a browser takes for elements, and for text."""
-
-    def __init__(self, page: str) -> None:
-        super().__init__()
-        self.elements: list[str] = []
-        self.said = ""
-        self.feed(page)
-        self.close()
-
-    def handle_starttag(self, tag: str, attrs: object) -> None:  # noqa: ARG002
-        self.elements.append(tag)
-
-    def handle_data(self, data: str) -> None:
-        self.said += data
-
-
-def test_a_page_has_picture_verdict_and_command_and_no_names_as_elements(tmp_path: Path) -> None:
-    write_plot(results(["<script>alert(1)</script>", "a & b"], file="<img>.gguf"), tmp_path / "x.html")
-    page = Page((tmp_path / "x.html").read_text(encoding="utf-8"))
-    assert page.elements.count("svg") == 1
-    assert {"script", "img"} & set(page.elements) == set()
-    assert "times as fast as plain decoding (median of 2 kinds of text, from" in page.said
-    assert "(a & b)" in page.said
-    assert "specdec bench big.gguf --temp '<0>'" in page.said
-    assert "<img>.gguf with small.gguf, on A processor" in page.said
-
-
 def test_names_are_data(tmp_path: Path) -> None:
     kinds = ["$x_1$", "$\\frac{", "a\x00\x1b\ufffe\ud800b", "_hidden", "中文", "two\nlines", "k" * 80]
     with warnings.catch_warnings():
@@ -217,8 +188,8 @@ def test_an_automatic_length_is_a_level_line(tmp_path: Path) -> None:
     assert lines_of(tmp_path / "x.svg").count(level) == 1 + 1, "the line and its legend"
 
 
-@pytest.mark.parametrize("name", ["x", "x.gif", "svg", "-", ".svg"])
+@pytest.mark.parametrize("name", ["x", "x.gif", "x.html", "svg", "-", ".svg"])
 def test_other_forms_are_refused(name: str) -> None:
     with pytest.raises(UsageError, match="--plot cannot write") as caught:
         check_form(Path(name))
-    assert ".svg, .png, .html" in str(caught.value.hint)
+    assert ".svg or .png" in str(caught.value.hint)
