@@ -1,4 +1,4 @@
-"""Assisted generation of Transformers for bench_peers.py: asked in JSON on stdin, answers in JSON on the last line.
+"""Assisted generation of Transformers for peers.py: asked in JSON on stdin, answers in JSON on the last line.
 
 Runs in an environment of its own (pip install torch transformers gguf accelerate), without specdec. With `weights` it
 only writes both models there, for programs that read no GGUF.

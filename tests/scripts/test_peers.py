@@ -90,8 +90,8 @@ def test_an_environment_that_lacks_it(capsys: pytest.CaptureFixture[str], tmp_pa
 
 
 def test_an_unknown_peer_is_refused() -> None:
-    command = [sys.executable, str(ROOT / "scripts/bench_peers.py"), "t.gguf", "d.gguf", "--peers", "magic"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    command = [sys.executable, "-m", "scripts.benchmarks.peers", "t.gguf", "d.gguf", "--peers", "magic"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert "There is no peer magic; there are speculative, lookup, bench, transformers, vllm." in done.stderr
     assert len(PROMPTS) > 1
