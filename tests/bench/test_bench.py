@@ -194,8 +194,8 @@ def test_every_form_bears_an_automatic_length(tmp_path: Path) -> None:
     assert "model k auto at temperature 0 is 1.60 times" in bench_report.verdict(found)[0]
     assert {row["k"] for row in bench_report.predictions(found)} == {1, 2}
     file = tmp_path / "auto.json"
-    file.write_text(json.dumps(document))
-    done = inside("bench", "--compare", file)
+    file.write_text(json.dumps({**document, "files": WHOLE["files"]}))
+    done = inside("bench", "--compare", f"{file},{file}")
     assert "model k auto" in done.out
     assert "0 of 3 cells differ beyond noise" in done.out
 
