@@ -22,7 +22,13 @@ from specdec_cli.drafters.lookahead import LookaheadDrafter
 from specdec_cli.drafters.none import NoDrafter
 from specdec_cli.errors import UsageError
 from specdec_cli.generation.pair import Pair, auto_length, drafter_for
-from specdec_cli.lengths.speedup_model import CostCurve, conditional_acceptance, position_counts, predicted_speedup
+from specdec_cli.lengths.speedup_model import (
+    CostCurve,
+    conditional_acceptance,
+    position_counts,
+    predicted_speedup,
+    rounds_speedup,
+)
 from specdec_cli.settings import AUTO, LONGEST_AUTO
 
 Length = int | Literal["auto"]
@@ -148,14 +154,8 @@ class Cell:
         rounds = [r for run in self.runs for r in run.rounds[1:]]
         if not rounds or any(len(r.drafted) + 1 not in curve.target for r in rounds):
             return None
-        drafting = curve.draft * _draft_tokens(rounds) if by_model else sum(r.draft_seconds for r in rounds)
-        seconds = sum(curve.target[len(r.drafted) + 1] for r in rounds) + drafting
-        return sum(len(r.tokens) for r in rounds) * curve.target[1] / seconds
-
-
-def _draft_tokens(rounds: Sequence[Round]) -> int:
-    """That a draft model evaluated: after a full match it reads its own last token, too."""
-    return sum(len(r.drafted) + (r.n_accepted == len(r.drafted) > 0) for r in rounds)
+        drafting = None if by_model else sum(r.draft_seconds for r in rounds)
+        return rounds_speedup(curve, [(len(r.drafted), r.n_accepted, len(r.tokens)) for r in rounds], drafting)
 
 
 class Bench:

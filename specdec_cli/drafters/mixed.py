@@ -1,4 +1,4 @@
-"""Looks back in the text first, and asks a model where that promises more."""
+"""n-gram lookup first; the draft model where it promises more."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -8,25 +8,20 @@ from specdec_cli.decode.types import Draft, Drafter, More, to_the_end
 
 
 class Turns(Protocol):
-    """Says what the sources are worth: tokens that a round should bring beyond one without a draft."""
+    """Says which of two sources should draft. A round begins with the first one."""
 
-    def turn(self, name: str) -> None:
-        """What is drafted from here on comes from this source."""
-        ...
+    def passes_on(self, name: str, draft: Draft) -> bool:
+        """Whether the source of this name should bring more than the `draft` of the first one, which may be empty.
 
-    def worth(self, name: str) -> float:
-        """Of asking this source, before it drafts; 0 or less if it should not be asked now."""
-        ...
-
-    def value(self) -> float:
-        """Of what was drafted since the last turn; 0 if nothing was, or nothing worth verifying."""
+        If so, it is its turn: what is told about draft tokens from here on is about its own.
+        """
         ...
 
 
 class MixedDrafter:
-    """Lookup costs next to nothing, so it is always asked; the model only where it should beat what was found.
+    """Lookup costs next to nothing, so it always drafts first; the model drafts where it should beat what was found.
 
-    Without `turns` whatever lookup finds is taken.
+    Without `turns` any draft that lookup finds is taken.
     """
 
     def __init__(self, lookup: Drafter, model: Drafter, turns: Turns | None) -> None:
@@ -38,23 +33,18 @@ class MixedDrafter:
         """Why the model drafts no more; lookup goes on."""
 
     def propose(self, tokens: Sequence[int], k: int, more: More = to_the_end) -> Draft:
-        if self._turns is not None:
-            self._turns.turn(self._lookup.name)
         found = self._ask(self._lookup, tokens, k, more)
-        if self.gave_up is not None or not self._is_better(found):
+        if self.gave_up is not None or not self._passes_on(found):
             return found
-        if self._turns is not None:
-            self._turns.turn(self._model.name)
         drafted = self._ask(self._model, tokens, k, more)
         self.gave_up = drafted.off_reason
         return replace(drafted, off_reason=None)
 
-    def _is_better(self, found: Draft) -> bool:
-        """Whether the model should bring more than this draft."""
+    def _passes_on(self, found: Draft) -> bool:
+        """Whether it is the model's turn."""
         if self._turns is None:
             return not found.tokens
-        value = self._turns.value() if found.tokens else 0.0
-        return self._turns.worth(self._model.name) > value
+        return self._turns.passes_on(self._model.name, found)
 
     @staticmethod
     def _ask(drafter: Drafter, tokens: Sequence[int], k: int, more: More) -> Draft:

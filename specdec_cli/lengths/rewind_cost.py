@@ -4,13 +4,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from specdec_cli.decode.types import Target
+from specdec_cli.lengths.speedup_model import acceptance_that_pays, expected_tokens
 
 CERTAIN = 0.9
 """An acceptance that hardly any draft exceeds: what does not pay with it is not worth trying."""
 _MOST_DRAFTED = 3
 _REPEATS = 3
 _ENOUGH_SECONDS = 0.3
-_BISECTIONS = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,20 +25,14 @@ class RewindCost:
 
     def speedup(self, acceptance: float) -> float:
         """Over plain decoding, with a draft that costs nothing and whose every token is accepted with this chance."""
-        tokens = sum(acceptance**i for i in range(self.k + 1))
         all_kept: float = acceptance**self.k
-        return tokens * self.plain / (all_kept * self.verify + (1 - all_kept) * self.again)
+        seconds = all_kept * self.verify + (1 - all_kept) * self.again
+        return expected_tokens([acceptance] * self.k, self.k) * self.plain / seconds
 
     @property
     def break_even(self) -> float | None:
         """The acceptance from which on drafting pays; None if it never does."""
-        if self.speedup(1.0) < 1:
-            return None
-        low, high = 0.0, 1.0
-        for _ in range(_BISECTIONS):
-            middle = (low + high) / 2
-            low, high = (middle, high) if self.speedup(middle) < 1 else (low, middle)
-        return high
+        return acceptance_that_pays(self.speedup)
 
     def __str__(self) -> str:
         pays = f"pays from acceptance {self.break_even:.2f} on" if self.break_even is not None else "never pays"

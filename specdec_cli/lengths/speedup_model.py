@@ -1,19 +1,26 @@
-"""What a draft of k tokens should be worth: measured costs and acceptance put together. Pure arithmetic.
+"""What drafts are worth: chances of acceptance and measured costs put together. Pure arithmetic.
 
-With t(w) the time of a target pass of w tokens, d that of a draft token, and a_i the chance that draft token i is
-kept when all before it were, a round of k drafted tokens emits on average E(k) = 1 + a_1 + a_1 a_2 + ... + a_1 ... a_k
-tokens and costs t(k + 1) + (k + A) d, where A = a_1 ... a_k: after a full match the draft has to read its own last
-token as well. The predicted speedup is E(k) t(1) / (t(k + 1) + (k + A) d). After Leviathan, Kalman, Matias, "Fast
+Whoever chooses, predicts or compares draft lengths asks here. With t(w) the seconds of a target pass of w tokens, d
+those of a draft token, and a_i the chance that draft token i is accepted when all before it were, a round of k draft
+tokens emits E(k) = 1 + a_1 + a_1 a_2 + ... + a_1 ... a_k tokens on average. After Leviathan, Kalman, Matias, "Fast
 inference from transformers via speculative decoding", arXiv 2211.17192, with acceptance by position and measured costs
-in place of constants.
+in place of constants. It answers two questions:
+
+- What is a fixed length worth over a whole text? A round costs t(k + 1) + (k + A) d, where A = a_1 ... a_k: after a
+  full match the draft model has to read its own last token as well. The speedup is E(k) t(1) / (t(k + 1) + (k + A) d).
+- How far should this draft go? More tokens are worth what they add to E - L t, where L [tokens/s] is what time brings
+  elsewhere (the renewal reward theorem; Dinkelbach, "On nonlinear fractional programming", 1967).
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from math import prod
 from operator import mul
 
 PERFECT = 1.0
+UNLIKELY = 0.02
+"""Draft tokens that are reached with less than this chance change no decision."""
 _BISECTIONS = 40
 
 
@@ -38,7 +45,7 @@ def expected_tokens(acceptance: Sequence[float], k: int) -> float:
 
 def predicted_speedup(curve: CostCurve, acceptance: Sequence[float], k: int) -> float:
     """Speed over plain decoding; 1 for k = 0."""
-    chance_of_all = _product(acceptance[:k])
+    chance_of_all = prod(acceptance[:k])
     return expected_tokens(acceptance, k) * curve.target[1] / curve.round_seconds(k, chance_of_all)
 
 
@@ -49,12 +56,17 @@ def perfect_speedup(curve: CostCurve, k: int) -> float:
 
 def break_even(curve: CostCurve, k: int) -> float | None:
     """The acceptance, equal at every position, at which drafting k tokens costs what it brings; None if none does."""
-    if perfect_speedup(curve, k) < 1:
+    return acceptance_that_pays(lambda acceptance: predicted_speedup(curve, [acceptance] * k, k))
+
+
+def acceptance_that_pays(speedup: Callable[[float], float]) -> float | None:
+    """The least acceptance, from 0 to 1, with a `speedup` of 1, which grows with it; None if even 1 has less."""
+    if speedup(PERFECT) < 1:
         return None
     low, high = 0.0, PERFECT
     for _ in range(_BISECTIONS):
         middle = (low + high) / 2
-        low, high = (middle, high) if predicted_speedup(curve, [middle] * k, k) < 1 else (low, middle)
+        low, high = (middle, high) if speedup(middle) < 1 else (low, middle)
     return high
 
 
@@ -62,6 +74,61 @@ def best_k(curve: CostCurve, acceptance: Sequence[float]) -> int:
     """The draft length, of those whose width was measured, with the best predicted speed; 0 is plain decoding."""
     lengths = [k for k in range(len(acceptance) + 1) if k + 1 in curve.target]
     return max(lengths, key=lambda k: predicted_speedup(curve, acceptance, k))
+
+
+def rounds_speedup(curve: CostCurve, rounds: Sequence[tuple[int, int, int]], drafting: float | None = None) -> float:
+    """Speed over plain decoding of rounds that took place, from what their passes cost.
+
+    `rounds` are tokens (drafted, accepted, emitted), at least one; `drafting` are the seconds of drafting in all of
+    them, by default what the draft model's tokens cost: after a full match it reads its own last one, too.
+    """
+    if drafting is None:
+        drafting = curve.draft * sum(drafted + (accepted == drafted > 0) for drafted, accepted, _ in rounds)
+    seconds = sum(curve.target[drafted + 1] for drafted, _, _ in rounds) + drafting
+    return sum(emitted for _, _, emitted in rounds) * curve.target[1] / seconds
+
+
+def best_rate(chance: Callable[[int], float], passes: Sequence[float], each: float, longest: int) -> float:
+    """Tokens per second with the best of the fixed lengths from 1 to `longest`; 0 if there is none.
+
+    `chance` is the acceptance by position from 0, `passes` [>= longest + 2] are seconds by width, `each` those of a
+    draft token.
+    """
+    best, reached, tokens = 0.0, 1.0, 1.0
+    for place in range(longest):
+        reached *= chance(place)
+        tokens += reached
+        rate = tokens / (passes[place + 2] + (place + 1) * each)
+        if rate > best:
+            best = rate
+        if reached < UNLIKELY:
+            break
+    return best
+
+
+def best_gain(
+    chance: Callable[[int], float],
+    passes: Sequence[float],
+    each: float,
+    positions: range,
+    reached: float,
+    rate: float,
+) -> float:
+    """The most that drafting more tokens at these `positions` may add to a round, in tokens; 0 if nothing.
+
+    `reached` is the chance that all before them are accepted, `rate` [tokens/s] what time is worth; the rest as above.
+    """
+    best, tokens, seconds = 0.0, 0.0, -passes[positions.start + 1]
+    for place in positions:
+        reached *= chance(place)
+        tokens += reached
+        seconds += each
+        gain = tokens - rate * (passes[place + 2] + seconds)
+        if gain > best:
+            best = gain
+        if reached < UNLIKELY:
+            break
+    return best
 
 
 def position_counts(drafts: Iterable[tuple[int, int]]) -> tuple[list[int], list[int]]:
@@ -83,10 +150,3 @@ def position_counts(drafts: Iterable[tuple[int, int]]) -> tuple[list[int], list[
 def conditional_acceptance(tried: Sequence[int], kept: Sequence[int]) -> list[float]:
     """Chance of each position given that all before it were kept; 0 where no draft came so far."""
     return [n / of if of else 0.0 for n, of in zip(kept, tried, strict=True)]
-
-
-def _product(chances: Sequence[float]) -> float:
-    product = 1.0
-    for chance in chances:
-        product *= chance
-    return product

@@ -12,13 +12,11 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
-from itertools import accumulate
-from operator import mul
 from pathlib import Path
 from typing import Any
 
 from specdec_cli.errors import DiskFull, ModelError, UsageError
-from specdec_cli.lengths.speedup_model import CostCurve, predicted_speedup
+from specdec_cli.lengths.speedup_model import CostCurve, expected_tokens, predicted_speedup
 from specdec_cli.llama.abort import AbortFlag
 from specdec_cli.llama.quantize import Changes, change_apart
 from specdec_cli.make_draft.layer_choice import Angles
@@ -50,8 +48,7 @@ class Figures:
 
     def acceptance(self, k: int) -> float:
         """Accepted / drafted tokens, to be expected of drafts of `k`."""
-        kept: float = sum(accumulate(self.chances[k - 1], mul))
-        return kept / k
+        return (expected_tokens(self.chances[k - 1], k) - 1) / k
 
 
 @dataclass(frozen=True, slots=True)

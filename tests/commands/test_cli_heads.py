@@ -155,7 +155,7 @@ def test_bench_and_audit_know_heads(models: Heads, tmp_path: Path) -> None:
 def test_a_note_says_what_was_left_out_beside_lookup(
     models: Heads, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    monkeypatch.setattr("specdec_cli.lengths.auto._HOPELESS", float("inf"))
+    monkeypatch.setattr("specdec_cli.lengths.policy._HOPELESS", float("inf"))
     medusa = write_safetensors(tmp_path / "heads.safetensors", heads_of(models.chain, 2))
     target = models.mtp if kind == "mtp" else models.words
     draft = {"model": models.draft, "mtp": "mtp", "medusa": medusa}[kind]

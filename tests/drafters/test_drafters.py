@@ -318,18 +318,13 @@ class Judge:
     """Turns that were settled beforehand: what lookup found is worth `value`, asking the model `worth`."""
 
     def __init__(self, value: float, worth: float) -> None:
-        self.asked: list[str] = []
+        self.passed_on: list[bool] = []
         self._value, self._worth = value, worth
 
-    def turn(self, name: str) -> None:
-        self.asked.append(name)
-
-    def worth(self, name: str) -> float:
+    def passes_on(self, name: str, draft: Draft) -> bool:
         assert name == "model"
-        return self._worth
-
-    def value(self) -> float:
-        return self._value
+        self.passed_on.append(self._worth > (self._value if draft.tokens else 0.0))
+        return self.passed_on[-1]
 
 
 LOOP = [1, 2, 3, 4] * 6 + [1, 2, 3]
@@ -341,21 +336,19 @@ def mixed(turns: Turns | None) -> MixedDrafter:
 
 
 @pytest.mark.parametrize(
-    ("tokens", "value", "worth", "asked", "source"),
+    ("tokens", "value", "worth", "source"),
     [
-        (LOOP, 1.0, 0.5, ["ngram"], "ngram"),
-        (LOOP, 0.5, 1.0, ["ngram", "model"], "model"),
-        (LOOP, 0.0, 0.0, ["ngram"], "ngram"),  # the length will keep nothing of it, unless the model were better
-        (PROMPT, 9.0, 0.1, ["ngram", "model"], "model"),  # nothing was found
-        (PROMPT, 9.0, 0.0, ["ngram"], ""),
+        (LOOP, 1.0, 0.5, "ngram"),
+        (LOOP, 0.5, 1.0, "model"),
+        (LOOP, 0.0, 0.0, "ngram"),  # the length will keep nothing of it, unless the model were better
+        (PROMPT, 9.0, 0.1, "model"),  # nothing was found
+        (PROMPT, 9.0, 0.0, ""),
     ],
 )
-def test_who_promises_more_is_asked(
-    tokens: list[int], value: float, worth: float, asked: list[str], source: str
-) -> None:
+def test_the_source_that_promises_more_drafts(tokens: list[int], value: float, worth: float, source: str) -> None:
     judge = Judge(value, worth)
     draft = mixed(judge).propose(list(tokens), 4)
-    assert (judge.asked, draft.source) == (asked, source)
+    assert (judge.passed_on, draft.source) == ([source == "model"], source)
     assert bool(draft.tokens) is (source == "model" or tokens is LOOP)
 
 
@@ -405,4 +398,4 @@ def test_a_model_that_gave_up_leaves_drafting_to_lookup_and_is_not_asked_again()
     assert drafter.propose(LOOP, 3) == Draft()
     assert drafter.gave_up is not None
     assert drafter.propose([*LOOP, 4], 3).tokens == (1, 2, 3)
-    assert judge.asked == ["ngram", "model", "ngram"]
+    assert judge.passed_on == [True]

@@ -12,10 +12,11 @@ import pytest
 from specdec_cli.decode.draft_length import FixedLength
 from specdec_cli.decode.types import Draft, Round
 from specdec_cli.lengths.acceptance import Chances
-from specdec_cli.lengths.auto import _LOOKUP_MARGIN, AutoLength
+from specdec_cli.lengths.auto import AutoLength
 from specdec_cli.lengths.calibrate import calibrated
 from specdec_cli.lengths.learned import Learned, LearnedKey, load_learned, save_learned
 from specdec_cli.lengths.pass_costs import PassCosts
+from specdec_cli.lengths.policy import LOOKUP_MARGIN
 from specdec_cli.lengths.profile import ProfileKey
 from specdec_cli.settings import ContextSettings, ModelSettings
 from tests.fakes import FakeClock, TableLM
@@ -135,7 +136,7 @@ def test_where_another_source_drafts_it_is_said_why_the_dear_one_does_not() -> N
     length.begin(5)
     length.observe(Round((), 0, 7, seconds=0.5))
     assert length.next(10, 99) == LONGEST
-    assert length.worth("model") == 0
+    assert not length.passes_on("model", Draft())
     assert length.off_reason is None
     assert length.left_out == "a draft token takes 6.0 ms and one of the target 3.9 ms, so it cannot pay here"
 
@@ -196,6 +197,10 @@ def test_an_answer_that_lost_by_lookup_wants_more_of_it_and_the_next_one_does_no
     assert kept(length, 0.7) == 4
 
 
+def caution(length: AutoLength, name: str) -> float:
+    return length._policy.caution(length._sources[name])
+
+
 def test_what_lookup_lost_does_not_put_the_model_to_rest() -> None:
     learned = learned_of(Machine.measured(GPU | {1: 4.0, 2: 5.0}, 1.6))
     learned.costs.set_drafting("ngram", 0.0, 0.0)
@@ -206,19 +211,16 @@ def test_what_lookup_lost_does_not_put_the_model_to_rest() -> None:
     length.has_read("model", 9)
     length.observe(Round((), 0, 7, seconds=0.5))
     length.next(10, 99)
-    length.turn("ngram")
-    before = length.worth("model")
+    before = length._worth(length._sources["model"])
     assert before > 0
     for _ in range(5):
         length.next(10, 99)
-        length.turn("ngram")
         length.more(0.9)
         length.observe(Round((1, 2, 3, 4), 0, 7, k=4, verify_seconds=0.010, seconds=0.010, source="ngram"))
     length.has_read("model", 9)
     length.next(10, 99)
-    length.turn("ngram")
-    assert length._caution() > 1.5
-    assert length.worth("model") == pytest.approx(before, rel=0.25)
+    assert caution(length, "ngram") > 1.5
+    assert length._worth(length._sources["model"]) == pytest.approx(before, rel=0.25)
 
 
 def test_a_slow_screen_and_noisy_passes_are_not_what_lookup_lost() -> None:
@@ -231,7 +233,7 @@ def test_a_slow_screen_and_noisy_passes_are_not_what_lookup_lost() -> None:
         length.more(0.02)
         took = 0.004 * float(np.exp(0.25 * rng.normal()))
         length.observe(Round((), 0, 7, k=15, verify_seconds=took, seconds=2 * took))
-    assert length._caution() == pytest.approx(_LOOKUP_MARGIN)
+    assert caution(length, "ngram") == pytest.approx(LOOKUP_MARGIN)
 
 
 def test_what_was_dropped_is_learned_from_where_the_target_told_its_own_token() -> None:
@@ -242,7 +244,7 @@ def test_what_was_dropped_is_learned_from_where_the_target_told_its_own_token() 
         length.next(10, 99)
         length.more(0.55)
         before = learned.of("model").of(0.55)
-        length._proposed = (9,)  # as keep() leaves it
+        length._turn.proposed = (9,)  # as keep() leaves it
         length.observe(Round((), 0, own, k=1, draft_seconds=0.001, verify_seconds=0.004, seconds=0.005))
         assert (learned.of("model").of(0.55) > before) is kept
 
