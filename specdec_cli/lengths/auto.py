@@ -111,7 +111,7 @@ class AutoLength:
         source.chances.doubt()
 
     def _worth(self, source: Source) -> float:
-        """Tokens that asking the source should bring beyond a round without a draft; 0 if it rests, or does from now on."""
+        """Tokens that asking the source should bring beyond a round without a draft; 0 if it rests."""
         if source.is_resting:
             return 0.0
         if not source.rounds and not self._could_pay(source):
