@@ -95,13 +95,13 @@ def test_survivors_are_those_of_the_rules(row: NDArray[np.float32], k: int, top_
     assert got == (sorted(expected) if in_order_of_id else expected)
 
 
-@pytest.mark.parametrize("n", [256, 257, 300, 500, 2047, 2048, 2049, 5000])
 @pytest.mark.parametrize("top_p", [0.0999, 0.5001, 0.9501, 0.9999])
-def test_top_p_of_a_flat_row_takes_as_many_tokens_as_it_needs(n: int, top_p: float) -> None:
+def test_top_p_of_a_flat_row_takes_as_many_tokens_as_it_needs(top_p: float) -> None:
     """Only a few hundred tokens are looked at first; when they do not make up top-p, more are."""
-    row = np.zeros(n, np.float32)
+    for n in (256, 257, 300, 500, 2047, 2048, 2049, 5000):
+        row = np.zeros(n, np.float32)
 
-    assert kept(row, dataclasses.replace(NO_CUT, top_p=top_p)) == list(range(math.ceil(n * top_p)))
+        assert kept(row, dataclasses.replace(NO_CUT, top_p=top_p)) == list(range(math.ceil(n * top_p)))
 
 
 @settings(max_examples=200, deadline=None)
@@ -195,14 +195,13 @@ def test_of_equal_tokens_the_greedy_choice_is_the_lowest_id(n: int) -> None:
     assert argmax(row) == n // 2 == top_k(row, 1)[0]
 
 
-@pytest.mark.parametrize("cut", CUTS.values(), ids=CUTS)
 @pytest.mark.parametrize("n", [1, 5, 5000])
-def test_impossible_tokens_never_survive(cut: SamplingParams, n: int) -> None:
+def test_impossible_tokens_never_survive(n: int) -> None:
     """Minus infinity is how a ban is said; the other tokens do not suffer from it."""
     row = np.full(n, -INF, np.float32)
     row[n // 2] = -4.0
 
-    assert kept(row, cut) == [n // 2]
+    assert [name for name, cut in CUTS.items() if kept(row, cut) != [n // 2]] == []
     assert argmax(row) == n // 2
 
 
@@ -217,8 +216,6 @@ def spoil_one(at: float) -> Callable[[NDArray[np.float32], float], None]:
     return spoil
 
 
-@pytest.mark.parametrize("cut", CUTS.values(), ids=CUTS)
-@pytest.mark.parametrize("n", [1, 5, 5000])
 @pytest.mark.parametrize(
     ("spoil", "value"),
     [
@@ -233,15 +230,23 @@ def spoil_one(at: float) -> Callable[[NDArray[np.float32], float], None]:
     ids=["all NaN", "first NaN", "one NaN", "last NaN", "one infinite", "all infinite", "nothing possible"],
 )
 def test_a_row_that_is_not_numbers_is_an_error_and_not_a_token(
-    spoil: Callable[[NDArray[np.float32], float], None], value: float, n: int, cut: SamplingParams
+    spoil: Callable[[NDArray[np.float32], float], None], value: float
 ) -> None:
-    row = np.random.default_rng(n).normal(size=n).astype(np.float32)
-    spoil(row, value)
+    for n in (1, 5, 5000):
+        row = np.random.default_rng(n).normal(size=n).astype(np.float32)
+        spoil(row, value)
 
-    with pytest.raises(DecodeFailed):
-        argmax(row)
-    with pytest.raises(DecodeFailed):
+        with pytest.raises(DecodeFailed):
+            argmax(row)
+        assert [name for name, cut in CUTS.items() if not is_refused(row, cut)] == [], f"{n} tokens"
+
+
+def is_refused(row: NDArray[np.float32], cut: SamplingParams) -> bool:
+    try:
         survivors(row, cut)
+    except DecodeFailed:
+        return True
+    return False
 
 
 # --- the numbers beneath --------------------------------------------------------------------------------
