@@ -40,7 +40,6 @@ LAW_LENGTHS = (1, 2)
 ERROR = 1e-3
 """The chance that a pair without a fault is called faulty, over all tests together."""
 
-_WORST = {"same": 0, "tie": 1, "bug": 2}
 _NEVER = 10**9
 _FEWEST_DRAWS = 300
 """With a hundred, a residual that ignores the draft goes unseen: rather fewer places."""
@@ -86,7 +85,7 @@ class TextCheck:
         self.answers += 1
         self.tokens += n_tokens if found.position is None else found.position
         self.verdicts[found.verdict] += 1
-        self.worst = max(self.worst, found, key=lambda c: (_WORST[c.verdict], c.gap))
+        self.worst = max(self.worst, found, key=lambda c: c.severity)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ LAW_HEADERS = ("rule", "drafter", "k", "temp", "places", "draws", "overlap", "sh
 def text_table(audit: Audit) -> list[tuple[str, ...]]:
     """A row for every way whose texts must be plain decoding's."""
     return [
-        (*_way(check), str(check.answers), str(check.tokens), str(check.verdicts["tie"]), _worst(check))
+        (*_way(check), str(check.answers), str(check.tokens), str(check.verdicts["tie"]), str(check.worst))
         for check in audit.texts.values()
     ]
 
@@ -81,14 +81,6 @@ def _way(check: TextCheck | LawCheck) -> tuple[str, ...]:
     return way.rule, way.drafter, str(way.k), f"{way.temperature:g}"
 
 
-def _worst(check: TextCheck) -> str:
-    worst = check.worst
-    if worst.verdict == "same":
-        return "same"
-    name = "tie" if worst.verdict == "tie" else "BUG"
-    return f"{name} at {worst.position} (gap {worst.gap:.2g}, noise {worst.noise:.2g})"
-
-
 def _texts(audit: Audit, n_tokens: int) -> str:
     checks = list(audit.texts.values())
     total, fewest = sum(check.tokens for check in checks), min(check.tokens for check in checks)
@@ -129,11 +121,7 @@ def _not_shown(audit: Audit) -> list[str]:
 
 def _bug(bug: TextCheck | LawCheck) -> str:
     if isinstance(bug, TextCheck):
-        worst = bug.worst
-        return (
-            f"BUG: {bug.way}: a text leaves plain decoding's at token {worst.position}, where the gap is "
-            f"{worst.gap:.3g} and the noise {worst.noise:.3g}."
-        )
+        return f"BUG: {bug.way}: {bug.worst.as_sentence}."
     first, second = ("-" if chance is None else f"{chance:.2g}" for chance in bug.chances)
     return (
         f"BUG: {bug.way}: after {bug.context} tokens of {bug.kind} the next tokens are not drawn from the target's "

@@ -16,6 +16,7 @@ from specdec_cli.decode.strict import width_noise
 from specdec_cli.decode.types import Target
 
 Verdict = Literal["same", "tie", "bug"]
+_SEVERITY = {"same": 0, "tie": 1, "bug": 2}
 
 _FARTHEST = 64.0
 _READ_ALONE, _LIKELIEST = 2, 40
@@ -34,6 +35,25 @@ class Comparison:
     position: int | None = None
     gap: float = 0.0
     noise: float = 0.0
+
+    @property
+    def severity(self) -> tuple[int, float]:
+        """For comparing comparisons: the larger, the worse."""
+        return _SEVERITY[self.verdict], self.gap
+
+    def __str__(self) -> str:
+        if self.verdict == "same":
+            return "same"
+        name = "tie" if self.verdict == "tie" else "BUG"
+        return f"{name} at {self.position} (gap {self.gap:.2g}, noise {self.noise:.2g})"
+
+    @property
+    def as_sentence(self) -> str:
+        """For a text that is not plain decoding's."""
+        return (
+            f"the text leaves plain decoding's at token {self.position}, where the gap is {self.gap:.3g} and the noise "
+            f"{self.noise:.3g}"
+        )
 
 
 def compare(

@@ -34,8 +34,6 @@ from specdec_cli.settings import AUTO, LONGEST_AUTO
 Length = int | Literal["auto"]
 """Draft tokens a round: always as many, or as many as seem worth their time."""
 
-
-_WORST = {"same": 0, "tie": 1, "bug": 2}
 _CURVE_ROUNDS = 7
 
 
@@ -137,7 +135,7 @@ class Cell:
     @property
     def worst(self) -> Comparison:
         """How far from plain decoding's text the farthest run was."""
-        return max(self.comparisons, key=lambda c: _WORST[c.verdict], default=Comparison("same"))
+        return max(self.comparisons, key=lambda c: c.severity, default=Comparison("same"))
 
     def predicted(self, curve: CostCurve) -> float | None:
         """What costs and acceptance say the speedup is; None where a width or the drafter was not timed.

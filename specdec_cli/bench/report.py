@@ -171,11 +171,7 @@ def _sameness(results: Results) -> str:
     bad = [cell for cell in results.cells.values() if cell.worst.verdict == "bug"]
     ties = [cell for cell in results.cells.values() if cell.worst.verdict == "tie"]
     if bad:
-        worst = bad[0].worst
-        return (
-            f"BUG: on {bad[0].kind} with {bad[0].setting} the text leaves plain decoding's at token {worst.position}, "
-            f"where the gap is {worst.gap:.3g} and the noise {worst.noise:.3g}. Please report it."
-        )
+        return f"BUG: on {bad[0].kind} with {bad[0].setting} {bad[0].worst.as_sentence}. Please report it."
     if ties:
         worst = max((cell.worst for cell in ties), key=lambda c: c.gap)
         return (
@@ -186,45 +182,30 @@ def _sameness(results: Results) -> str:
 
 
 HEADERS = (
-    "kind",
-    "temp",
-    "drafter",
-    "k",
-    "tok/s",
-    "plain",
-    "speedup",
-    "range",
-    "predicted",
-    "accepted",
-    "per pass",
-    "text",
-)
+    "kind", "temp", "drafter", "k", "tok/s", "plain", "speedup", "range", "predicted", "accepted", "per pass", "text",
+)  # fmt: skip
 
 
 def table(results: Results) -> list[tuple[str, ...]]:
     """The cells as words, one row each."""
-    rows: list[tuple[str, ...]] = []
-    for cell in results.cells.values():
-        row = cell_row(cell, results.curve)
-        low, high = row["speedup_range"]
-        predicted, acceptance = row["predicted_speedup"], row["acceptance"]
-        rows.append(
-            (
-                cell.kind,
-                f"{cell.setting.temperature:g}",
-                cell.setting.drafter + (f" p-min {cell.setting.p_min:g}" if cell.setting.p_min else ""),
-                str(cell.setting.k),
-                f"{cell.speed:.1f}",
-                f"{cell.plain_speed:.1f}",
-                f"{cell.speedup:.2f}" + (" slower" if cell.speedup < COSTS else ""),
-                f"{low:.2f}-{high:.2f}",
-                "-" if predicted is None else f"{predicted:.2f}",
-                "-" if acceptance is None else f"{acceptance:.0%}",
-                f"{cell.tokens_per_pass:.2f}",
-                _text(cell),
-            )
-        )
-    return rows
+    return [_row(cell, cell.predicted(results.curve)) for cell in results.cells.values()]
+
+
+def _row(cell: Cell, predicted: float | None) -> tuple[str, ...]:
+    return (
+        cell.kind,
+        f"{cell.setting.temperature:g}",
+        cell.setting.drafter + (f" p-min {cell.setting.p_min:g}" if cell.setting.p_min else ""),
+        str(cell.setting.k),
+        f"{cell.speed:.1f}",
+        f"{cell.plain_speed:.1f}",
+        f"{cell.speedup:.2f}" + (" slower" if cell.speedup < COSTS else ""),
+        f"{min(cell.ratios):.2f}-{max(cell.ratios):.2f}",
+        "-" if predicted is None else f"{predicted:.2f}",
+        "-" if cell.acceptance is None else f"{cell.acceptance:.0%}",
+        f"{cell.tokens_per_pass:.2f}",
+        str(cell.worst),
+    )
 
 
 NARROW = ("kind", "temp", "drafter", "speedup", "expected", "kept", "text")
@@ -234,29 +215,10 @@ def narrow(results: Results) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     """Headers and rows for a terminal of 80 columns: what one came for."""
     rows: list[tuple[str, ...]] = []
     for cell, row in zip(results.cells.values(), table(results), strict=True):
-        worst = cell.worst
-        text = "same" if worst.verdict == "same" else f"{worst.verdict} at {worst.position}"
-        rows.append(
-            (
-                cell.kind,
-                row[1],
-                str(cell.setting).replace("p-min", "p"),
-                row[6].removesuffix(" slower"),
-                row[8],
-                row[9],
-                text,
-            )
-        )
+        kind, temperature, *_, predicted, acceptance, _, text = row
+        setting = str(cell.setting).replace("p-min", "p")
+        rows.append((kind, temperature, setting, f"{cell.speedup:.2f}", predicted, acceptance, text.partition(" (")[0]))
     return NARROW, rows
-
-
-def _text(cell: Cell) -> str:
-    worst = cell.worst
-    if worst.verdict == "same":
-        return "same"
-    if worst.verdict == "tie":
-        return f"tie at {worst.position} (gap {worst.gap:.2g}, noise {worst.noise:.2g})"
-    return f"BUG at {worst.position} (gap {worst.gap:.2g}, noise {worst.noise:.2g})"
 
 
 COST_HEADERS = ("pass of", "ms", "for", "predicted", "measured", "break-even", "perfect draft")

@@ -26,14 +26,9 @@ def write_table(headers: Sequence[str], rows: Sequence[Sequence[str]], terminal:
             overflow="fold" if is_last else "ellipsis",
         )
     for row in rows:
-        table.add_row(*(Text(_shown(cell, terminal)) for cell in row))
+        table.add_row(*(Text(printable(cell, ascii_only=not terminal.utf8)) for cell in row))
     width = terminal.size()[0] if terminal.is_tty else PIPE_WIDTH
     console = Console(
         file=terminal.stream, width=width, no_color=not terminal.color, force_terminal=terminal.color, highlight=False
     )
     console.print(table)
-
-
-def _shown(text: str, terminal: Terminal) -> str:
-    clean = printable(text)
-    return clean if terminal.utf8 else clean.encode("ascii", "replace").decode()

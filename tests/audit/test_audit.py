@@ -222,7 +222,7 @@ def test_a_text_with_a_rejected_token_is_found(pair: Pair, monkeypatch: pytest.M
     found = audit_of(pair)
     list(found.check_texts(TASKS, TEXT_WAYS, 40, 20, NEVER))
     assert {bug.way.rule for bug in found.bugs} == {rule.name}
-    assert "a text leaves plain decoding's at token" in audit_report.verdict(found, 40)[1]
+    assert "the text leaves plain decoding's at token" in audit_report.verdict(found, 40)[1]
 
 
 def test_what_is_remembered_is_what_was_computed(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
