@@ -1,14 +1,16 @@
 """Errors that a user can act on: what happened, what to do, and the exit code."""
 
+from specdec_cli.untrusted import without_userinfo
+
 
 class SpecdecError(Exception):
-    """What happened in one sentence, what to do in another (`hint`)."""
+    """What happened in one sentence, what to do in another (`hint`). Users and passwords in addresses are left out."""
 
     exit_code = 1
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
-        super().__init__(message)
-        self.hint = hint
+        super().__init__(without_userinfo(message))
+        self.hint = without_userinfo(hint) if hint is not None else None
 
 
 class UsageError(SpecdecError):

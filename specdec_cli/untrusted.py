@@ -8,7 +8,12 @@ _ETAG = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 _REVISION = re.compile(r"[\w-][\w./-]*", re.ASCII)
 _FORBIDDEN = re.compile(r'[\\:*?"<>|\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]')
 """In the name of a file: what some system takes for something else, and what a terminal obeys."""
+_DEVICE = re.compile(r"(CON|PRN|AUX|NUL|CONIN\$|CONOUT\$|(COM|LPT)[0-9\u00b9\u00b2\u00b3])\s*(\..*)?", re.IGNORECASE)
+"""What Windows takes for a device, with any ending."""
+_USERINFO = re.compile(r"(?<=://)[^\s'\"<>]*@")
 _LONGEST_PATH = 1024
+_LONGEST_NAME = 255
+"""Bytes of one name in a path, on every usual file system."""
 _LONGEST_QUOTE = 200
 
 
@@ -32,15 +37,33 @@ def is_etag(text: str) -> bool:
 
 
 def stays_inside(path: str) -> bool:
-    """Whether a path, parted by slashes, is one below its folder on every system."""
+    """Whether a path with slashes is one below its folder, and can be there: in Unicode, no name above 255 bytes."""
     parts = path.split("/")
     return (
         0 < len(path) < _LONGEST_PATH
         and not any(part in ("", ".", "..") for part in parts)
         and _FORBIDDEN.search(path) is None
+        and is_unicode(path)
+        and all(len(part.encode()) <= _LONGEST_NAME for part in parts)
     )
+
+
+def is_portable(path: str) -> bool:
+    """Whether every name in a path means the same on Windows: no device's, no dot or space at its end."""
+    return not any(part[-1:] in (".", " ") or _DEVICE.fullmatch(part) for part in path.split("/"))
+
+
+def is_unicode(text: str) -> bool:
+    """Whether there are no halves of surrogate pairs, which JSON can hold and UTF-8 cannot."""
+    return not any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def one_line(text: str | None) -> str:
     """Words from outside, fit for the middle of a sentence."""
-    return " ".join((text or "no reason given").split()).rstrip(".")[:_LONGEST_QUOTE]
+    words = " ".join((text or "no reason given").split()).rstrip(".")[:_LONGEST_QUOTE]
+    return words.encode("utf-8", "replace").decode()
+
+
+def without_userinfo(text: str) -> str:
+    """Words without the user and password of any address in them."""
+    return _USERINFO.sub("", text)

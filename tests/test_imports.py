@@ -14,8 +14,8 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent / "specdec_cli"
 
 IMPORTS = {
-    "errors": "",
     "untrusted": "",
+    "errors": "untrusted",
     "paths": "",
     "signals": "errors",
     "terminal_guard": "",
@@ -28,7 +28,7 @@ IMPORTS = {
     "presets": "errors untrusted paths settings decode yaml",
     "planning": "errors settings decode models drafters llama advice",
     "lengths": "errors paths settings decode drafters llama planning",
-    "hub": "errors untrusted paths settings models llama presets planning httpx2 huggingface_hub",
+    "hub": "errors untrusted paths settings models llama presets planning httpcore2 huggingface_hub",
     "ui": "decode models rich",
     "generation": "errors paths settings decode models drafters llama advice planning lengths ui jinja2 numpy",
     "bench": "errors settings decode drafters llama lengths ui generation matplotlib numpy",
@@ -45,7 +45,7 @@ IMPORTS = {
 DOORS = {
     "llama_cpp": {"llama"},
     "huggingface_hub": {"hub"},
-    "httpx2": {"hub"},
+    "httpcore2": {"hub"},
     "rich": {"ui"},
     "matplotlib": {"bench/plot.py"},
     "typer": {"commands", "app"},
@@ -128,7 +128,7 @@ def test_each_room_says_what_it_holds() -> None:
     assert [door for door in doors if not ast.get_docstring(ast.parse(door.read_text(encoding="utf-8")))] == []
 
 
-HEAVY = ("llama_cpp", "huggingface_hub", "httpx2", "numpy", "matplotlib")
+HEAVY = ("llama_cpp", "huggingface_hub", "httpx2", "httpcore2", "numpy", "matplotlib")
 
 
 COMMANDS = [

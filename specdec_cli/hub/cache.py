@@ -2,12 +2,14 @@
 
 The layout is huggingface_hub's, so that every tool shares the files: `models--OWNER--NAME/` holds `blobs/ETAG`
 (the bytes), `snapshots/COMMIT/PATH` (links to them) and `refs/BRANCH` (a commit). Ours beside it are
-`blobs/ETAG.specdec.incomplete` (so far fetched) and `blobs/ETAG.specdec.damaged` (never used).
+`blobs/ETAG.specdec.incomplete` (so far fetched), `blobs/ETAG.specdec.damaged` (never used) and
+`blobs/ETAG.specdec.verified` (the size and time of a file whose hash was right, so that it is hashed only once).
 """
 
 import os
 import shutil
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +17,10 @@ from specdec_cli.models.gguf import parts_of
 from specdec_cli.paths import write_whole
 from specdec_cli.presets.schema import HubFile
 from specdec_cli.untrusted import is_commit, is_etag
+
+
+_SMALL = 256
+"""Characters of the longest small file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +42,18 @@ class RepoStore:
 
     def damaged(self, etag: str) -> Path:
         return self.folder / "blobs" / f"{etag}.specdec.damaged"
+
+    def verified(self, etag: str) -> Path:
+        return self.folder / "blobs" / f"{etag}.specdec.verified"
+
+    def is_verified(self, place: Path, etag: str) -> bool:
+        """Whether this file, as it is now, once had the right hash."""
+        return read_small(self.verified(etag)) == _state_of(place)
+
+    def mark_verified(self, place: Path, etag: str) -> None:
+        """Note that the file has the right hash. Where nothing can be written, it is hashed again the next time."""
+        with suppress(OSError):
+            write_whole(self.verified(etag), _state_of(place))
 
     def lock(self, etag: str) -> Path:
         return self.root / ".locks" / self.folder.name / f"{etag}.lock"
@@ -62,6 +80,7 @@ class RepoStore:
         """Take a damaged file out of the snapshot, and its bytes with it. Returns where they lie now."""
         blob = self.own_blob(place)
         aside = self.damaged(self.etag_of(place) or place.name)
+        self.verified(self.etag_of(place) or place.name).unlink(missing_ok=True)
         aside.parent.mkdir(parents=True, exist_ok=True)
         source = blob if blob is not None else place
         if source.exists() and not source.is_symlink():
@@ -75,14 +94,12 @@ class RepoStore:
         """The commit that a branch or tag meant when it was last looked up; a commit is itself."""
         if is_commit(revision):
             return revision
-        try:
-            return (self.folder / "refs" / revision).read_text(encoding="ascii").strip() or None
-        except (OSError, UnicodeDecodeError):
-            return None
+        commit = (read_small(self.folder / "refs" / revision) or "").strip()
+        return commit if is_commit(commit) else None
 
     def remember(self, revision: str, commit: str) -> None:
         """Note what a branch or tag means now."""
-        if revision != commit:
+        if self.commit_of(revision) != commit:
             write_whole(self.folder / "refs" / revision, commit)
 
     def link(self, commit: str, path: str, etag: str) -> Path:
@@ -96,6 +113,23 @@ class RepoStore:
         except OSError:  # Windows without the right to make links
             os.replace(blob, place)
         return place
+
+
+def read_small(path: Path) -> str | None:
+    """What one of the small files of a cache says; None for what is none, such as a pipe."""
+    try:
+        if not path.is_file():
+            return None
+        with path.open(encoding="ascii") as file:
+            return file.read(_SMALL)
+    except (OSError, ValueError):  # UnicodeDecodeError is one
+        return None
+
+
+def _state_of(place: Path) -> str:
+    """What changes when a file is written again. Raises OSError."""
+    found = place.stat()
+    return f"{found.st_size} {found.st_mtime_ns}"
 
 
 def cached(root: Path, file: HubFile) -> tuple[Path, ...] | None:
@@ -140,6 +174,7 @@ def remove(store: RepoStore, place: Path) -> int:
     if blob is not None and not any(store.own_blob(other) == blob for other in (store.folder / "snapshots").rglob("*")):
         size = 0 if blob.is_symlink() or not blob.exists() else blob.stat().st_size
         blob.unlink(missing_ok=True)
+        store.verified(blob.name).unlink(missing_ok=True)
     _remove_if_empty(place.parent, store)
     return size
 

@@ -14,7 +14,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import BinaryIO, Protocol, TypeVar
 
-from specdec_cli.errors import DamagedFile, DiskFull, HeldByAnother, HubError, HubFailed, ModelError
+from specdec_cli.errors import DamagedFile, DiskFull, HeldByAnother, HubError, HubFailed, ModelError, NoNetwork
 from specdec_cli.hub.cache import RepoStore
 from specdec_cli.hub.client import Hub, RemoteFile, lock
 from specdec_cli.models.gguf import read_gguf
@@ -64,10 +64,11 @@ def with_retries(
     sleep: Callable[[float], None],
     note: Callable[[str], None],
     moved: Callable[[], int] = lambda: 0,
+    unreachable: int = RETRIES,
 ) -> T:
     """Try until it works. Gives up after RETRIES tries in a row during which `moved` hardly grew.
 
-    Waits 1, 2, 4, 8 ... seconds, or as long as the server asks. Raises the last HubError.
+    A Hub that cannot be reached at all is tried again only `unreachable` times. Waits 1, 2, 4, 8 ... seconds, or as long as the server asks. Raises the last HubError.
     """
     failures, before = 0, moved()
     while True:
@@ -77,8 +78,9 @@ def with_retries(
             if moved() >= before + LEAST_PROGRESS:
                 failures, before = 0, moved()
             failures += 1
+            patience = unreachable if isinstance(error, NoNetwork) else RETRIES
             wait = error.retry_after if error.retry_after is not None else min(2.0 ** (failures - 1), 8.0)
-            if not error.is_transient or failures > RETRIES or wait > MAX_WAIT_SECONDS:
+            if not error.is_transient or failures > patience or wait > MAX_WAIT_SECONDS:
                 raise
             note(f"{error} Trying again in {wait:.0f} s.")
             sleep(wait)
@@ -109,11 +111,14 @@ class Downloader:
 
     def check_disk(self, n_bytes: int) -> None:
         """Raises DiskFull if the cache's disk has no room for `n_bytes` more."""
+        if not n_bytes:
+            return
         folder = next(f for f in (self._root, *self._root.parents) if f.exists())
         free = shutil.disk_usage(folder).free
         if n_bytes + SPARE_BYTES > free:
             raise DiskFull(
-                f"{n_bytes / 1e9:.2f} GB are to be fetched and the disk of {self._root} has {free / 1e9:.2f} GB free.",
+                f"{_size(n_bytes)} are to be fetched and {_size(SPARE_BYTES)} kept free, "
+                f"but the disk of {self._root} has {_size(free)} free.",
                 hint="Free some space, or set HF_HUB_CACHE to a folder on another disk.",
             )
 
@@ -123,13 +128,17 @@ class Downloader:
         Raises HubError, DiskFull, DamagedFile, HeldByAnother.
         """
         store = RepoStore(self._root, repo)
+        place = store.snapshot(commit, file.path)
         try:
+            if self._is_right(store, place, file):  # nothing needs to be written, so the disk may be read-only
+                self._begin(file, file.size)
+                return place
             store.blob(file.etag).parent.mkdir(parents=True, exist_ok=True)
             with self._locked(store, file):
-                if _is_whole(store.snapshot(commit, file.path), file):
+                if self._is_right(store, place, file):  # another process has fetched it meanwhile
                     self._begin(file, file.size)
-                    return store.snapshot(commit, file.path)
-                if _is_whole(store.blob(file.etag), file):
+                    return place
+                if self._is_right(store, store.blob(file.etag), file):
                     self._begin(file, file.size)
                 else:
                     self._complete(store, commit, file)
@@ -145,6 +154,19 @@ class Downloader:
         except OSError as error:
             raise _disk_error(error, store.folder) from error
 
+    def _is_right(self, store: RepoStore, place: Path, file: RemoteFile) -> bool:
+        """Whether a file is here. One of the right size is hashed once; wrong bytes are put aside, with a note."""
+        if not _is_whole(place, file):
+            return False
+        if not store.is_verified(place, file.etag):
+            self._progress.note(f"Checking {Path(file.path).name} against its hash, once.")
+            if check_file(place, file.etag) is not None:
+                aside = store.set_aside(place)
+                self._progress.note(f"{file.path} is damaged here. It lies at {aside} and is fetched again.")
+                return False
+            store.mark_verified(place, file.etag)
+        return True
+
     def _begin(self, file: RemoteFile, have: int) -> None:
         self._progress.begin(Path(file.path).name, file.size, have)
 
@@ -152,10 +174,11 @@ class Downloader:
         if _is_whole(store.snapshot(commit, file.path), file) or _is_whole(store.blob(file.etag), file):
             return file.size
         part = store.incomplete(file.etag)
-        return min(part.stat().st_size, file.size) if part.is_file() else 0
+        return min(part.stat().st_size, file.size) if part.is_file() and not part.is_symlink() else 0
 
     def _complete(self, store: RepoStore, commit: str, file: RemoteFile) -> None:
         part = store.incomplete(file.etag)
+        remove_irregular(part)
         with part.open("ab+") as out:
             if out.tell() > file.size:
                 out.truncate(0)
@@ -181,6 +204,7 @@ class Downloader:
                 reason = str(error).replace(part.name, "it").rstrip(".")
                 raise _quarantined(part, store.damaged(file.etag), file, reason) from error
         os.replace(part, store.blob(file.etag))
+        store.mark_verified(store.blob(file.etag), file.etag)
 
     def _piece(
         self, repo: str, commit: str, file: RemoteFile, out: BinaryIO, hasher: "hashlib._Hash"
@@ -238,6 +262,12 @@ class Downloader:
         return sum(part.stat().st_size for part in store.blob(file.etag).parent.glob(f"{file.etag}*") if part.is_file())
 
 
+def remove_irregular(path: Path) -> None:
+    """Take away a pipe, a device or a link where a file of ours is to grow: none of them keeps what is written."""
+    if path.is_symlink() or (path.exists() and not path.is_file() and not path.is_dir()):
+        path.unlink()
+
+
 def check_file(path: Path, etag: str | None) -> str | None:
     """What is wrong with a file, or None: its hash where it is known, else its structure. Raises OSError."""
     if etag is None:
@@ -250,6 +280,10 @@ def check_file(path: Path, etag: str | None) -> str | None:
         hasher = _hasher(etag, path.stat().st_size)
         _hash_all(file, hasher)
     return None if hasher.hexdigest() == etag else "its hash is not the one that it was fetched under"
+
+
+def _size(n_bytes: int) -> str:
+    return f"{n_bytes / 1e9:.2f} GB" if n_bytes >= 1e9 else f"{n_bytes / 1e6:.1f} MB"
 
 
 def _is_whole(path: Path, file: RemoteFile) -> bool:

@@ -1,16 +1,38 @@
-"""What a Hub's answer means for the user. The Hub answers alike to what is private, gated and missing."""
+"""What a Hub's answer, or the lack of one, means for the user.
 
+The Hub gives similar answers for what is private, gated and missing.
+"""
+
+import os
 import re
-from collections.abc import Mapping
-from datetime import UTC, datetime
+import socket
+import ssl
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
+from urllib.parse import urlsplit
 
-from specdec_cli.errors import HubError, HubFailed, NeedsToken, NoAccess, NotOnHub, RateLimited
+import httpcore2
+
+from specdec_cli.errors import (
+    CertificateFailed,
+    HubError,
+    HubFailed,
+    NeedsToken,
+    NoAccess,
+    NoNetwork,
+    NotOnHub,
+    ProxyFailed,
+    RateLimited,
+    Stalled,
+)
 from specdec_cli.untrusted import one_line
 
 _LOGIN = "Log in with `hf auth login`, or set HF_TOKEN"
 _RESET = re.compile(r"\br\s*=\s*0\s*;\s*t\s*=\s*(\d+)")
 """In the header RateLimit: nothing remaining, so many seconds to wait."""
+_LONGEST_WAIT = 1e11
+"""Seconds: some 3,000 years. A server may name any number, and dates end in the year 9999."""
 
 
 def refusal(
@@ -23,8 +45,7 @@ def refusal(
     code, message = headers.get("x-error-code"), headers.get("x-error-message")
     if status == 429:
         wait = retry_after(headers)
-        after = f"in {wait:.0f} seconds" if wait is not None else "in a few minutes"
-        return RateLimited("The Hub limits how often you may ask.", hint=f"Try again {after}.", retry_after=wait)
+        return RateLimited("The Hub limits how often you may ask.", hint=f"Try again {when(wait)}.", retry_after=wait)
     if status >= 500 or status == 408 or not page:
         # An address of a file is signed for a while only: a refusal there means that it has to be asked for anew.
         return HubFailed(
@@ -59,14 +80,72 @@ def _gated(repo: str, page: str, has_token: bool) -> HubError:
     )
 
 
+def when(wait: float | None, now: datetime | None = None) -> str:
+    """A time `wait` seconds from now, in words: seconds for short ones, local date and time for all others."""
+    if wait is None:
+        return "in a few minutes"
+    if wait <= 120:
+        return f"in {wait:.0f} seconds"
+    moment = (now or datetime.now(UTC)) + timedelta(seconds=min(wait, _LONGEST_WAIT))
+    return f"after {moment.astimezone() if now is None else moment:%Y-%m-%d %H:%M}"
+
+
 def retry_after(headers: Mapping[str, str], now: datetime | None = None) -> float | None:
     """Seconds that the server asks to wait: Retry-After in seconds or as a date, or RateLimit; None without either."""
     text = headers.get("retry-after", "").strip()
     if text.isascii() and text.isdigit():
-        return float(text)
+        return min(float(text), _LONGEST_WAIT)
     try:
         return max((parsedate_to_datetime(text) - (now or datetime.now(UTC))).total_seconds(), 0.0)
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, OverflowError):
         pass
     found = _RESET.search(headers.get("ratelimit", ""))
-    return float(found[1]) if found else None
+    return min(float(found[1]), _LONGEST_WAIT) if found else None
+
+
+def connection_failure(error: Exception, host: str, proxy: str, endpoint: str) -> HubError:
+    """The error for a request to `host`, by way of `proxy` unless that is empty, that got no answer or half of one."""
+    never_connected = isinstance(error, (httpcore2.ConnectError, httpcore2.ConnectTimeout))
+    is_certificate = any(isinstance(cause, ssl.SSLError) for cause in _causes(error))
+    if never_connected and proxy and not is_certificate:
+        return ProxyFailed(
+            f"The proxy {urlsplit(proxy).hostname} cannot be reached: {_reason(error)}.",
+            hint="Check HTTPS_PROXY, HTTP_PROXY and NO_PROXY.",
+        )
+    if isinstance(error, httpcore2.ProxyError):
+        return ProxyFailed(
+            f"The proxy does not connect to {host}: {_reason(error)}.", hint="Check HTTPS_PROXY and NO_PROXY."
+        )
+    if is_certificate:
+        return CertificateFailed(
+            f"The certificate of {host} is not trusted: {_reason(error)}.",
+            hint="Behind a company's proxy, set SSL_CERT_FILE to its certificate bundle.",
+        )
+    if isinstance(error, httpcore2.UnsupportedProtocol):
+        return HubError(f"{endpoint} is no address of a Hub.", hint="Check HF_ENDPOINT.")
+    if never_connected:
+        return NoNetwork(
+            f"{host} cannot be reached: {_reason(error)}.",
+            hint="Check the network, and HTTPS_PROXY or HF_ENDPOINT if you need them.",
+        )
+    if isinstance(error, httpcore2.TimeoutException):
+        return Stalled(f"{host} takes nothing that is sent to it.", hint="Run the command again to resume.")
+    if isinstance(error, httpcore2.LocalProtocolError):  # its words can hold the header that it is about
+        return HubError(f"The request to {host} cannot be sent.", hint="Check HF_ENDPOINT, and set HF_TOKEN again.")
+    return HubFailed(f"The connection to {host} broke: {_reason(error)}.", hint="Run the command again to resume.")
+
+
+def _reason(error: Exception) -> str:
+    """In the system's words where it has some, without its numbers."""
+    for cause in _causes(error):
+        if isinstance(cause, socket.gaierror):
+            return "no network, or no such name"
+        if isinstance(cause, OSError) and not isinstance(cause, ssl.SSLError) and cause.errno:
+            return os.strerror(cause.errno).lower()
+    return one_line(str(error)) or type(error).__name__
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__

@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 from huggingface_hub import constants
-from huggingface_hub.utils import close_session
 
 from specdec_cli.llama.model import read_vocabulary
 from tests.cli import COMMAND, Done, Models, inside, specdec
@@ -53,7 +52,6 @@ class Desk:
                 patch.setenv(name, value)
             patch.setattr(constants, "HF_HUB_CACHE", {**self.env, **env}["HF_HUB_CACHE"])
             patch.setattr(constants, "HF_HUB_OFFLINE", "HF_HUB_OFFLINE" in env)
-            close_session()
             return inside(*arguments)
 
     def outside(self, *arguments: object, **env: str) -> Done:

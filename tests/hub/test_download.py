@@ -1,8 +1,10 @@
 """Fetching one file through every fault that a network, a disk or another process can have."""
 
 import errno
+import gc
 import multiprocessing
 import os
+import re
 import shutil
 import subprocess
 import threading
@@ -155,7 +157,8 @@ def test_a_server_that_wants_too_much_patience_is_an_error(buyer: Buyer) -> None
     buyer.stub.faults.append(Fault(path="/cdn/", kind="status", status=429, headers={"Retry-After": "3600"}))
     with pytest.raises(RateLimited) as caught:
         buyer.fetch()
-    assert (buyer.slept, caught.value.hint) == ([], "Try again in 3600 seconds.")
+    assert buyer.slept == []
+    assert re.fullmatch(r"Try again after \d{4}-\d\d-\d\d \d\d:\d\d\.", str(caught.value.hint))
 
 
 def test_a_damaged_body_is_put_aside_and_named(buyer: Buyer) -> None:
@@ -363,6 +366,7 @@ def test_nothing_is_left_open(buyer: Buyer) -> None:
         buyer.stub.faults.append(Fault(path="/cdn/", kind="corrupt"))
         with pytest.raises(DamagedFile):
             buyer.fetch()
+    gc.collect()  # each of them had a client of its own
     assert len(os.listdir("/proc/self/fd")) <= before + 4
 
 

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from huggingface_hub.utils import close_session
 
 from specdec_cli.errors import (
     CertificateFailed,
@@ -36,14 +35,11 @@ CERTIFICATE = Path(__file__).parent.parent / "localhost.pem"
 
 
 @pytest.fixture(autouse=True)
-def fresh_client(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Proxies and certificates are read when the client is made."""
+def no_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
+    """None of the user's, nor certificates."""
     for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE"):
         monkeypatch.delenv(name, raising=False)
         monkeypatch.delenv(name.lower(), raising=False)
-    close_session()
-    yield
-    close_session()
 
 
 @pytest.fixture
@@ -194,7 +190,6 @@ def test_a_proxy_is_used_and_left_out_as_the_environment_says(stub: HubStub, mon
     hub = Hub("http://hub.example")
     assert hub.info(TARGET_REPO, "main").repo == TARGET_REPO
     assert stub.log[-1]["path"].startswith("http://hub.example/api/")
-    close_session()
     monkeypatch.setenv("NO_PROXY", "hub.example")
     with pytest.raises(NoNetwork):
         hub.info(TARGET_REPO, "main")
