@@ -25,7 +25,7 @@ IMPORTS = {
     "drafters": "errors paths decode models numpy",
     "llama": "errors settings decode models llama_cpp numpy",
     "advice": "decode models",
-    "presets": "errors untrusted paths settings decode yaml",
+    "presets": "errors untrusted paths settings decode models yaml",
     "planning": "errors settings decode models drafters llama advice",
     "lengths": "errors paths settings decode drafters llama planning",
     "hub": "errors untrusted paths settings models llama presets planning httpcore2 huggingface_hub",

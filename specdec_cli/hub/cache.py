@@ -18,7 +18,6 @@ from specdec_cli.paths import write_whole
 from specdec_cli.presets.schema import HubFile
 from specdec_cli.untrusted import is_commit, is_etag
 
-
 _SMALL = 256
 """Characters of the longest small file."""
 

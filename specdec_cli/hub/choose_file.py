@@ -4,11 +4,14 @@ import difflib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from specdec_cli.errors import NotOnHub, UsageError
+from specdec_cli.hub.cache import RepoStore
 from specdec_cli.hub.client import RemoteFile
 from specdec_cli.models.gguf import first_part, parts_of
-from specdec_cli.untrusted import is_repo, is_revision, stays_inside
+from specdec_cli.presets.schema import HubFile
+from specdec_cli.untrusted import is_portable, is_repo, is_revision, stays_inside
 
 USUAL_QUANT = "Q4_K_M"
 """Taken where nobody says which: what llama.cpp and others take as well."""
@@ -50,7 +53,7 @@ def parse_spec(text: str) -> HubSpec:
     found = re.fullmatch(r"([^:@]+)(?::([^@:]+))?(?:@(.+))?", text)
     if found:
         repo, choice, revision = found[1], found[2], found[3] or "main"
-        if is_repo(repo) and is_revision(revision) and (choice is None or stays_inside(choice)):
+        if is_repo(repo) and is_revision(revision) and (choice is None or _can_be_a_name(choice)):
             return HubSpec(repo, choice, revision)
     raise UsageError(f"{text!r} is no model of the Hub.", hint="Write OWNER/NAME, OWNER/NAME:QUANT or OWNER/NAME:FILE.")
 
@@ -88,11 +91,35 @@ def pick(repo: str, files: Sequence[RemoteFile], choice: str | None) -> ModelFil
     return found[0]
 
 
+def cached_choice(root: Path, spec: HubSpec) -> HubFile | None:
+    """The model that `spec` means among the files of the cache, by what its branch meant when it was last looked up.
+
+    None if that is not known. Raises NotOnHub.
+    """
+    store = RepoStore(root, spec.repo)
+    commit = store.commit_of(spec.revision)
+    if commit is None:
+        return None
+    snapshot = store.folder / "snapshots" / commit
+    files = [
+        RemoteFile(place.relative_to(snapshot).as_posix(), place.stat().st_size, store.etag_of(place) or "")
+        for place in sorted(snapshot.rglob("*"))
+        if place.is_file()
+    ]
+    model = pick(spec.repo, files, spec.choice)
+    sha256 = model.parts[0].etag if len(model.parts) == 1 and len(model.parts[0].etag) == 64 else None
+    return HubFile(spec.repo, model.path, commit, model.size, sha256)
+
+
 def quant_of(path: str) -> str | None:
     """The number format that a file's name tells, in capitals."""
     stem = re.sub(r"(-\d{5}-of-\d{5})?\.gguf$", "", path, flags=re.IGNORECASE)
     found = _QUANT.findall(stem)
     return found[-1].upper() if found else None
+
+
+def _can_be_a_name(choice: str) -> bool:
+    return stays_inside(choice) and is_portable(choice)
 
 
 def _matching(models: list[ModelFiles], choice: str | None) -> list[ModelFiles]:

@@ -68,7 +68,8 @@ def with_retries(
 ) -> T:
     """Try until it works. Gives up after RETRIES tries in a row during which `moved` hardly grew.
 
-    A Hub that cannot be reached at all is tried again only `unreachable` times. Waits 1, 2, 4, 8 ... seconds, or as long as the server asks. Raises the last HubError.
+    A Hub that cannot be reached at all is tried again only `unreachable` times. Waits 1, 2, 4, 8 ... seconds, or as
+    long as the server asks. Raises the last HubError.
     """
     failures, before = 0, moved()
     while True:
@@ -154,18 +155,22 @@ class Downloader:
         except OSError as error:
             raise _disk_error(error, store.folder) from error
 
+    def is_sound(self, store: RepoStore, place: Path, name: str, etag: str) -> bool:
+        """Whether a file that is here is the one of this hash. It is hashed only if no note says that it was.
+
+        Wrong bytes are put aside, and the user is told.
+        """
+        if store.is_verified(place, etag):
+            return True
+        self._progress.note(f"Checking {name} against its hash, once.")
+        if check_file(place, etag) is None:
+            store.mark_verified(place, etag)
+            return True
+        self._progress.note(f"{name} is damaged. It lies at {store.set_aside(place)} now and is fetched again.")
+        return False
+
     def _is_right(self, store: RepoStore, place: Path, file: RemoteFile) -> bool:
-        """Whether a file is here. One of the right size is hashed once; wrong bytes are put aside, with a note."""
-        if not _is_whole(place, file):
-            return False
-        if not store.is_verified(place, file.etag):
-            self._progress.note(f"Checking {Path(file.path).name} against its hash, once.")
-            if check_file(place, file.etag) is not None:
-                aside = store.set_aside(place)
-                self._progress.note(f"{file.path} is damaged here. It lies at {aside} and is fetched again.")
-                return False
-            store.mark_verified(place, file.etag)
-        return True
+        return _is_whole(place, file) and self.is_sound(store, place, Path(file.path).name, file.etag)
 
     def _begin(self, file: RemoteFile, have: int) -> None:
         self._progress.begin(Path(file.path).name, file.size, have)

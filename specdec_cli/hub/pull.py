@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from specdec_cli.errors import ModelError, OutOfMemory, UsageError
+from specdec_cli.errors import HubError, ModelError, NoNetwork, NotHere, OutOfMemory, SpecdecError, UsageError
 from specdec_cli.hub.cache import RepoStore, cached
-from specdec_cli.hub.choose_file import HubSpec, parse_spec
+from specdec_cli.hub.choose_file import HubSpec, cached_choice, parse_spec
 from specdec_cli.hub.client import Hub
 from specdec_cli.hub.download import Downloader, Progress, with_retries
 from specdec_cli.hub.inspect import Examined, RemoteModel, check_is_same, examine_local, examine_remote, find_remote
@@ -16,6 +16,7 @@ from specdec_cli.models.heads import read_head, refuse_as_target
 from specdec_cli.models.tokenizer_check import Report, compare, refusal
 from specdec_cli.planning.placement import Fit, Machine, Sized, changes, place
 from specdec_cli.planning.plan import PairRequest, size_notes, size_up
+from specdec_cli.presets.resolve import first_shard, shard_note
 from specdec_cli.presets.schema import HubFile, ModelSource
 from specdec_cli.settings import LONGEST_AUTO
 
@@ -63,7 +64,10 @@ class Judged:
 
 
 class Puller:
-    """One pull. `say` takes notes for the user; sleeping is an argument, so that tests need not."""
+    """One pull. Sleeping is an argument, so that tests need not.
+
+    `unreachable` is how often a Hub that cannot be reached is tried again before anything came from it.
+    """
 
     def __init__(
         self,
@@ -72,7 +76,9 @@ class Puller:
         progress: Progress,
         *,
         sleep: Callable[[float], None] = time.sleep,
+        unreachable: int = 1,
     ) -> None:
+        self._unreachable = unreachable
         self._hub = hub
         self._root = root
         self._progress = progress
@@ -82,13 +88,30 @@ class Puller:
     def locate(self, wanted: Wanted) -> Located:
         """Find one model and read its headers. Asks no network for files that are here. Raises HubError, ModelError."""
         if wanted.path is not None:
-            return Located(wanted.role, wanted.path.absolute(), None, examine_local(wanted.path))
+            path = first_shard(wanted.path.absolute(), self._progress.note)
+            return Located(wanted.role, path, None, examine_local(path))
         here = self._here(wanted)
         if here is not None:
             return here
-        remote = self._retried(lambda: self._find(wanted))
-        examined = self._retried(lambda: examine_remote(self._hub, remote))
+        try:
+            remote = self._retried(lambda: self._find(wanted))
+            examined = self._retried(lambda: examine_remote(self._hub, remote))
+        except (NoNetwork, NotHere) as error:
+            return self._without_network(wanted, error)
         return Located(wanted.role, remote, remote.hub_file, examined)
+
+    def _without_network(self, wanted: Wanted, error: SpecdecError) -> Located:
+        """What was pulled before of a branch that cannot be looked up now. Raises `error` if that is not all of it."""
+        try:
+            hub = wanted.hub if wanted.spec is None else cached_choice(self._root, wanted.spec)
+        except HubError:
+            hub = None
+        places = cached(self._root, hub) if hub is not None else None
+        if hub is None or places is None:
+            raise error
+        if isinstance(error, NoNetwork):
+            self._progress.note(f"{error} Using the files of {hub.repo} that are on this machine.")
+        return Located(wanted.role, places[0], hub, examine_local(places[0]))
 
     def _here(self, wanted: Wanted) -> Located | None:
         """A pinned file that was pulled before; one that is no model any more is put aside, to be fetched anew."""
@@ -135,17 +158,28 @@ class Puller:
     def fetch(self, model: Located) -> Path:
         """The model's first file, after all of its files have come. Raises HubError, DiskFull, DamagedFile."""
         if isinstance(model.place, Path):
-            return model.place
+            if model.hub is None or self._is_sound(model.hub):
+                return model.place
+            return self.fetch(self.locate(Wanted(model.role, hub=model.hub)))
         info = model.place.info
         places = [self._downloader.fetch(info.repo, info.commit, part) for part in model.place.files.parts]
         self._downloader.remember(info.repo, model.place.revision, info.commit)
         return places[0]
 
+    def _is_sound(self, hub: HubFile) -> bool:
+        """Whether the files that are here are those of their hashes, as far as hashes are known."""
+        store, places = RepoStore(self._root, hub.repo), cached(self._root, hub) or ()
+        known = [(place, store.etag_of(place) or hub.sha256) for place in places]
+        return all(self._downloader.is_sound(store, place, place.name, etag) for place, etag in known if etag)
+
     def _find(self, wanted: Wanted) -> RemoteModel:
         if wanted.hub is None:
             if wanted.spec is None:
                 raise UsageError(f"No {wanted.role} was named.", hint="Use a preset's name, or --target REPO:QUANT.")
-            return find_remote(self._hub, wanted.spec)
+            remote = find_remote(self._hub, wanted.spec)
+            if (wanted.spec.choice or "").lower().endswith(".gguf") and wanted.spec.choice != remote.files.path:
+                self._progress.note(shard_note(str(wanted.spec.choice), remote.files.path))
+            return remote
         hub = wanted.hub
         remote = find_remote(self._hub, HubSpec(hub.repo, hub.file, hub.revision))
         check_is_same(remote, hub)
@@ -155,7 +189,7 @@ class Puller:
         return self._downloader.missing_bytes(remote.info.repo, remote.info.commit, remote.files.parts)
 
     def _retried(self, action: Callable[[], T]) -> T:
-        return with_retries(action, sleep=self._sleep, note=self._progress.note)
+        return with_retries(action, sleep=self._sleep, note=self._progress.note, unreachable=self._unreachable)
 
 
 def wanted_model(role: str, text: str) -> Wanted:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from specdec_cli.errors import NotHere, UsageError
+from specdec_cli.models.gguf import first_part
 from specdec_cli.paths import cache_folder
 from specdec_cli.presets.derive import Quantize, derived_model
 from specdec_cli.presets.schema import HubFile, ModelSource, Preset, load_preset
@@ -57,7 +58,7 @@ def resolve(model: str, draft: str | None, quantize: Quantize, find: Find, say: 
     def file(source: ModelSource) -> Path:
         if source.hub is not None:
             return _pulled(source.hub, model, find)
-        return model_file(source, quantize, say)
+        return first_shard(model_file(source, quantize, say), say)
 
     return Resolved(
         target=file(source),
@@ -112,6 +113,18 @@ def model_file(source: ModelSource, quantize: Quantize, say: Callable[[str], Non
     if source.derive is None:
         raise UsageError("This model is one of the Hub's.", hint="Give it `path:` or `derive:`.")
     return derived_model(source.derive, cache_folder() / "derived", quantize, say)
+
+
+def first_shard(path: Path, say: Callable[[str], None]) -> Path:
+    """The file by which a split model is opened. The user is told if another of its parts was named."""
+    first = path.with_name(first_part(path.name))
+    if first != path:
+        say(shard_note(path.name, first.name))
+    return first
+
+
+def shard_note(named: str, first: str) -> str:
+    return f"{named} is a later part of a split model; its first part is opened: {first}."
 
 
 def looks_like_path(model: str) -> bool:

@@ -14,7 +14,7 @@ from specdec_cli.decode.sampling import SamplingParams
 from specdec_cli.errors import UsageError
 from specdec_cli.paths import config_folder, write_whole
 from specdec_cli.settings import FORMATS
-from specdec_cli.untrusted import is_commit, is_repo, is_revision, one_line, stays_inside
+from specdec_cli.untrusted import is_commit, is_portable, is_repo, is_revision, one_line, stays_inside
 
 _PACKAGE = Path(__file__).parent.parent
 _IN_WHEEL = _PACKAGE / "_presets"
@@ -64,7 +64,7 @@ class HubFile:
             raise UsageError(f"repo cannot be {self.repo!r}.", hint="Write it as OWNER/NAME.")
         if not is_revision(self.revision):
             raise UsageError(f"revision cannot be {self.revision!r}.", hint="Give a commit, a branch or a tag.")
-        if not self.file.lower().endswith(".gguf") or not stays_inside(self.file):
+        if not self.file.lower().endswith(".gguf") or not (stays_inside(self.file) and is_portable(self.file)):
             raise UsageError(f"file cannot be {self.file!r}.", hint="Name a .gguf file of the repository.")
         if self.sha256 is not None and not re.fullmatch(r"[0-9a-f]{64}", self.sha256):
             raise UsageError(f"sha256 cannot be {self.sha256!r}.", hint="Give 64 hexadecimal digits, or leave it out.")
