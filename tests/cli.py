@@ -85,20 +85,28 @@ def _text(argument: object) -> str | bytes:
     return argument if isinstance(argument, bytes) else str(argument)
 
 
-def inside(*arguments: object) -> Done:
-    """The same inside this process, many times as fast: for what is refused, and for rows of runs."""
-    out, err = io.StringIO(), io.StringIO()
-    argv, sys.argv = sys.argv, ["specdec", *map(str, arguments)]
-    handler = signal.getsignal(signal.SIGTERM)
+def inside(*arguments: object, stdin: str | bytes = b"") -> Done:
+    """The same inside this process, many times as fast: for all but what only a process of its own can show."""
+    argv, real_stdin, handler = sys.argv, sys.stdin, signal.getsignal(signal.SIGTERM)
+    out, err = io.TextIOWrapper(io.BytesIO(), "utf-8"), io.TextIOWrapper(io.BytesIO(), "utf-8")
+    sys.argv = ["specdec", *map(os.fsdecode, map(_text, arguments))]
+    sys.stdin = io.TextIOWrapper(io.BytesIO(stdin.encode() if isinstance(stdin, str) else stdin), "utf-8")
+    code = None
     try:
         with redirect_stdout(out), redirect_stderr(err):
             app.main()
     except SystemExit as end:
-        return Done(int(end.code or 0), out.getvalue(), err.getvalue())
+        code = int(end.code or 0)
     finally:
-        sys.argv = argv
+        sys.argv, sys.stdin = argv, real_stdin
         signal.signal(signal.SIGTERM, handler)
-    raise AssertionError("main always ends with an exit code")
+    assert code is not None, "main always ends with an exit code"
+    return Done(code, *(_written(stream) for stream in (out, err)))
+
+
+def _written(stream: io.TextIOWrapper) -> str:
+    stream.flush()
+    return stream.buffer.getvalue().decode()  # type: ignore[attr-defined]
 
 
 def run_json(*arguments: object, **kwargs: Any) -> Done:
@@ -106,14 +114,14 @@ def run_json(*arguments: object, **kwargs: Any) -> Done:
     return specdec("run", *arguments, "--json", **kwargs)
 
 
-def json_inside(*arguments: object) -> Done:
+def json_inside(*arguments: object, stdin: str | bytes = b"") -> Done:
     """`run_json` inside this process. One thread does not spin while others work."""
-    return inside("run", *arguments, "--json", "--threads", 1)
+    return inside("run", "--threads", 1, *arguments, "--json", stdin=stdin)
 
 
-def traced(trace: Path, *arguments: object, **kwargs: Any) -> tuple[Done, list[dict[str, Any]]]:
-    """`specdec run ARGUMENTS --json` and the lines of its trace."""
-    done = run_json(*arguments, "--jsonl", trace, **kwargs)
+def traced(trace: Path, *arguments: object, stdin: str | bytes = b"") -> tuple[Done, list[dict[str, Any]]]:
+    """`json_inside` and the lines of its trace."""
+    done = json_inside(*arguments, "--jsonl", trace, stdin=stdin)
     return done, [json.loads(line) for line in trace.read_text(encoding="utf-8").splitlines()]
 
 

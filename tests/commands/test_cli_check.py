@@ -27,7 +27,7 @@ def test_exit_code_and_report(models: Models, draft: str, code: int, verdict: st
     done = specdec("check", *pair)
     assert (done.code, done.err) == (code, "")
     assert says in done.out
-    machine = specdec("check", *pair, "--json")
+    machine = inside("check", *pair, "--json")
     assert (machine.code, machine.err) == (code, "")
     document = json.loads(machine.out)
     assert document["verdict"] == verdict
@@ -41,14 +41,14 @@ def test_report_is_plain_text_in_a_pipe(models: Models) -> None:
 
 
 def test_twenty_tokens_unless_all_are_asked_for(models: Models) -> None:
-    few, everything = (specdec("check", models.ring, models.other_words, *flag).out for flag in ((), ("--all",)))
+    few, everything = (inside("check", models.ring, models.other_words, *flag).out for flag in ((), ("--all",)))
     assert "and 10 more (--all shows them)" in few
     assert "'▁word319'" not in few
     assert all(f"'▁word{token}'" in everything for token in range(290, 320))
 
 
 def test_json_names_every_differing_token(models: Models) -> None:
-    document = json.loads(specdec("check", models.ring, models.other_words, "--json").out)
+    document = json.loads(inside("check", models.ring, models.other_words, "--json").out)
     finding = next(f for f in document["findings"] if f["rule"] == "token text")
     assert (finding["severity"], finding["n_differing"]) == ("error", 30)
     assert [token["id"] for token in finding["tokens"]] == list(range(290, 320))
@@ -73,7 +73,7 @@ def test_weights_are_not_read(models: Models, tmp_path: Path) -> None:
     with hollow.open("wb") as file:
         file.write(data[:weights])
         file.truncate(len(data))
-    assert specdec("check", hollow, models.ring_draft).code == 0
+    assert inside("check", hollow, models.ring_draft).code == 0
 
 
 @pytest.mark.parametrize("side", [0, 1])
@@ -88,17 +88,17 @@ def test_file_that_is_missing_or_no_model(models: Models, tmp_path: Path, side: 
         assert words in done.err
 
 
-def test_preset_brings_its_draft(models: Models, tmp_path: Path) -> None:
+def test_preset_brings_its_draft(models: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "presets"
     folder.mkdir()
     for name, draft in (("good", models.ring_draft), ("bad", models.other_words)):
         text = f"description: x\nlicence: x\ntarget: {{path: {models.ring}}}\ndraft: {{path: {draft}}}\n"
         (folder / f"{name}.yaml").write_text(text)
-    env = {"SPECDEC_CONFIG": str(tmp_path)}
-    assert specdec("check", "good", env=env).code == 0
-    assert specdec("check", "bad", env=env).code == 4
-    assert specdec("check", "bad", models.ring_draft, env=env).code == 0
-    near = specdec("check", "goood", env=env)
+    monkeypatch.setenv("SPECDEC_CONFIG", str(tmp_path))
+    assert inside("check", "good").code == 0
+    assert inside("check", "bad").code == 4
+    assert inside("check", "bad", models.ring_draft).code == 0
+    near = inside("check", "goood")
     assert near.code == 2
     assert "Did you mean 'good'?" in near.err
 

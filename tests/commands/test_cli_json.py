@@ -14,7 +14,7 @@ from specdec_cli.decode.stats import RunStats
 from specdec_cli.decode.types import Round
 from specdec_cli.generation.trace import stats_document
 from specdec_cli.ui.view import Header
-from tests.cli import CALM, COMMAND, PATIENCE, Done, Models, run_json, specdec, traced
+from tests.cli import CALM, COMMAND, PATIENCE, Done, Models, inside, json_inside, run_json, traced
 
 Number = int | float
 Story = tuple[Done, list[dict[str, Any]]]
@@ -146,7 +146,7 @@ def test_versions_and_settings(story: Story) -> None:
 
 
 def test_without_a_draft_rates_are_null(models: Models) -> None:
-    document = run_json(models.ring, "a", "-n", 5).document
+    document = json_inside(models.ring, "a", "-n", 5).document
     assert document["models"]["draft"] is None
     stats = document["stats"]
     assert (stats["acceptance"], stats["drafted"], stats["accepted_per_position"]) == (None, 0, [])
@@ -155,13 +155,13 @@ def test_without_a_draft_rates_are_null(models: Models) -> None:
 
 
 def test_nothing_generated_is_a_document_too(models: Models) -> None:
-    document = run_json(models.ring, "a", "-n", 0).document
+    document = json_inside(models.ring, "a", "-n", 0).document
     assert (document["text"], document["token_ids"], document["origins"]) == ("", [], [])
     assert document["stats"]["ttft_seconds"] is document["stats"]["tokens_per_second"] is None
 
 
 def test_a_refusal_prints_no_document(models: Models) -> None:
-    done = run_json(models.ring, "a", "--draft", models.other_words)
+    done = json_inside(models.ring, "a", "--draft", models.other_words)
     assert (done.code, done.out) == (4, "")
 
 
@@ -179,7 +179,7 @@ def test_utf8_is_never_cut(models: Models, tmp_path: Path) -> None:
         done, trace = traced(tmp_path / draft, models.wide, "é漢😀é", "-n", 12, "--draft", draft)
         assert done.document["text"] == "漢😀é漢"
         assert "\ufffd" not in "".join(text for line in trace[1:] for text, _ in line["spans"])
-    assert run_json(models.wide, "x", "-n", 4).document["text"] == "é"
+    assert json_inside(models.wide, "x", "-n", 4).document["text"] == "é"
 
 
 # --- the trace --------------------------------------------------------------------------------------------
@@ -220,7 +220,7 @@ def test_trace_replays_to_the_statistics(story: Story) -> None:
 
 def test_trace_without_json(models: Models, tmp_path: Path) -> None:
     path = tmp_path / "trace.jsonl"
-    done = specdec("run", models.ends, "a", "--jsonl", path, "--stop", "e")
+    done = inside("run", models.ends, "a", "--jsonl", path, "--stop", "e")
     lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     assert "".join(text for line in lines[1:] for text, _ in line["spans"]) == done.out == " b c d "
     assert lines[-1]["finish_reason"] == "stop"
@@ -230,9 +230,9 @@ def test_trace_without_json(models: Models, tmp_path: Path) -> None:
 
 
 def test_json_keeps_stderr_for_notes(models: Models) -> None:
-    quiet = run_json(models.chat, "a", "--draft", models.ring_draft, "--draft", "none")
+    quiet = json_inside(models.chat, "a", "--draft", models.ring_draft, "--draft", "none")
     assert quiet.err == ""
-    paired = run_json(models.words, "a", "-n", 4, "-k", 4, "--raw", "--draft", models.draft)
+    paired = json_inside(models.words, "a", "-n", 4, "-k", 4, "--raw", "--draft", models.draft)
     assert paired.err == "tokenizers match: SPM, 320 tokens\n"
 
 

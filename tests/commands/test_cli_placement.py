@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from specdec_cli.planning.machine import usable_cores
-from tests.cli import HEADS, VOCAB, Models, inside, json_inside, ring, run_json, specdec, unknown_architecture, word
+from tests.cli import HEADS, VOCAB, Models, inside, json_inside, ring, specdec, unknown_architecture, word
 from tests.planted import write_planted
 
 TEXT = " c d e a"
@@ -35,7 +35,7 @@ def test_context_of_both_models(models: Models, ctx: tuple[object, ...], n_ctx: 
 
 
 def test_context_stays_within_what_the_model_was_trained_for(models: Models) -> None:
-    done = run_json(models.ring, "a b", "-n", 1, "--ctx", 9999)
+    done = json_inside(models.ring, "a b", "-n", 1, "--ctx", 9999)
     assert done.document["models"]["target"]["n_ctx"] == 512
     assert "The context of the target is 512 tokens, all it was trained for, not 9999." in done.err
 
@@ -111,7 +111,7 @@ def test_quantized_cache_without_flash_attention(models: Models) -> None:
 
 @pytest.mark.parametrize(("asked", "logged"), [("on", "enabled"), ("off", "disabled"), ("auto", "auto")])
 def test_flash_attention_reaches_llama_cpp(models: Models, tmp_path: Path, asked: str, logged: str) -> None:
-    done = specdec("run", models.ring, "a b", "-n", 4, "--flash-attn", asked, "--log", tmp_path / "log")
+    done = inside("run", models.ring, "a b", "-n", 4, "--flash-attn", asked, "--log", tmp_path / "log")
     assert done.out == TEXT
     assert f"flash_attn            = {logged}" in (tmp_path / "log").read_text()
 
@@ -128,7 +128,7 @@ def test_flash_attention_takes_three_words(models: Models) -> None:
 def test_log_goes_to_the_file_and_nowhere_else(models: Models, tmp_path: Path) -> None:
     log = tmp_path / "llama.log"
     flags = (models.words, "a b", "-n", 4, "--draft", models.draft, "-k", 2, "--seed", 1)
-    with_log, without = specdec("run", *flags, "--log", log), specdec("run", *flags)
+    with_log, without = inside("run", *flags, "--log", log), inside("run", *flags)
     text = log.read_text(encoding="utf-8")
     assert "llama_model_loader: loaded meta data" in text
     assert "draft.gguf" in text
@@ -145,7 +145,7 @@ def test_file_that_cannot_be_written(models: Models, option: str) -> None:
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
 def test_full_disk_under_the_log_ends_only_the_log(models: Models) -> None:
-    done = specdec("run", models.ring, "a b", "-n", 4, "--log", "/dev/full")
+    done = inside("run", models.ring, "a b", "-n", 4, "--log", "/dev/full")
     assert (done.code, done.out) == (0, TEXT)
     assert "Traceback" not in done.err
 
@@ -155,7 +155,7 @@ def test_full_disk_under_the_log_ends_only_the_log(models: Models) -> None:
 )
 def test_mmap_and_mlock(models: Models, tmp_path: Path, flags: tuple[str, ...], mmap: bool, mlock: bool) -> None:
     log = tmp_path / "log"
-    done = run_json(models.ring, "a b", "-n", 4, *flags, "--log", log)
+    done = json_inside(models.ring, "a b", "-n", 4, *flags, "--log", log)
     assert done.document["text"] == TEXT
     assert (done.document["settings"]["mmap"], done.document["settings"]["mlock"]) == (mmap, mlock)
     assert ("CPU_Mapped model buffer" in log.read_text()) == mmap
@@ -225,7 +225,7 @@ def test_unknown_name_finds_the_nearest_preset() -> None:
 def test_names_that_are_not_ascii(models: Models, tmp_path: Path) -> None:
     path = tmp_path / "mödèl 漢.gguf"
     path.write_bytes(models.ring.read_bytes())
-    done = run_json(path, "a b", "-n", 4, "--jsonl", tmp_path / "trace")
+    done = json_inside(path, "a b", "-n", 4, "--jsonl", tmp_path / "trace")
     assert (done.document["text"], done.document["models"]["target"]["path"]) == (TEXT, str(path))
 
 
@@ -234,14 +234,15 @@ def test_names_that_are_not_ascii(models: Models, tmp_path: Path) -> None:
 
 def test_threads_are_clamped_with_a_notice(models: Models) -> None:
     cores = usable_cores()
-    done = run_json(models.ring, "a b", "-n", 4, "--threads", cores + 62, "--draft", models.ring_draft)
+    done = json_inside(models.ring, "a b", "-n", 4, "--threads", cores + 62, "--draft", models.ring_draft)
     assert f"Using {cores} threads, not {cores + 62}: that is how many cores there are to use." in done.err
     assert [done.document["models"][m]["threads"] for m in ("target", "draft")] == [cores, cores]
 
 
 def test_threads_of_each_model(models: Models) -> None:
     def threads(*flags: object) -> list[int]:
-        document = run_json(models.ring, "a b", "-n", 1, *flags, "--draft", models.ring_draft).document
+        done = inside("run", models.ring, "a b", "-n", 1, *flags, "--draft", models.ring_draft, "--json")
+        document = done.document
         return [document["models"][m]["threads"] for m in ("target", "draft")]
 
     cores = usable_cores()
@@ -252,7 +253,7 @@ def test_threads_of_each_model(models: Models) -> None:
 
 @pytest.mark.parametrize("flags", [("--ngl", 5), ("--ngl", "all"), ("--ngl-draft", 5)])
 def test_build_without_gpu_warns_once_and_goes_on(models: Models, flags: tuple[object, ...]) -> None:
-    done = run_json(models.words, "a b", "-n", 1, *flags, "--draft", models.draft)
+    done = json_inside(models.words, "a b", "-n", 1, *flags, "--draft", models.draft)
     assert done.err.count("built without GPU support") == 1
     assert "CMAKE_ARGS" in done.err
     assert [done.document["models"][m]["layers_on_gpu"] for m in ("target", "draft")] == [0, 0]
@@ -260,13 +261,13 @@ def test_build_without_gpu_warns_once_and_goes_on(models: Models, flags: tuple[o
 
 @pytest.mark.parametrize("flags", [(), ("--ngl", 0), ("--ngl-draft", 0), ("--device", "cpu", "--ngl", 5)])
 def test_no_gpu_wanted_no_warning(models: Models, flags: tuple[object, ...]) -> None:
-    done = specdec("run", models.ring, "a b", "-n", 4, *flags)
+    done = inside("run", models.ring, "a b", "-n", 4, *flags)
     assert (done.code, done.out) == (0, TEXT)
     assert done.err.count("GPU") == done.err.count("layers on GPU: 0/") == 1
 
 
 def test_require_gpu_fails_before_a_token(models: Models) -> None:
-    done = specdec("run", models.ring, "a b", "-n", 4, "--require-gpu")
+    done = inside("run", models.ring, "a b", "-n", 4, "--require-gpu")
     assert (done.code, done.out) == (6, "")
     assert "CMAKE_ARGS" in done.err
 
@@ -299,6 +300,6 @@ def test_placement_is_told(models: Models) -> None:
 
 
 def test_rpc_of_a_build_without_it(models: Models) -> None:
-    done = specdec("run", models.ring, "a b", "--rpc", "127.0.0.1:1", "-n", 1)
+    done = inside("run", models.ring, "a b", "--rpc", "127.0.0.1:1", "-n", 1)
     assert (done.code, done.out) == (3, "")
     assert "RPC" in done.err

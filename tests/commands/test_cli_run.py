@@ -1,5 +1,6 @@
 """`specdec run`: prompts, limits, sampling, drafts. Every flag changes a number or a text that a user sees."""
 
+import json
 import os
 import signal
 import subprocess
@@ -13,7 +14,7 @@ import pytest
 
 from specdec_cli.decode.sampling import SamplingParams
 from specdec_cli.settings import LONGEST_AUTO
-from tests.cli import CALM, COMMAND, PATIENCE, VOCAB, Models, inside, json_inside, run_json, specdec, text_of, traced
+from tests.cli import CALM, COMMAND, PATIENCE, VOCAB, Models, inside, json_inside, specdec, text_of, traced
 
 GREEDY = ("--temp", 0)
 RING = " a b c d e"
@@ -38,7 +39,7 @@ def test_prompt_as_argument_streams_the_text_alone(models: Models) -> None:
 
 def test_prompt_from_a_file(models: Models, tmp_path: Path) -> None:
     (tmp_path / "prompt.txt").write_text("c d", encoding="utf-8")
-    assert specdec("run", models.ends, "-f", tmp_path / "prompt.txt").out == " e"
+    assert inside("run", models.ends, "-f", tmp_path / "prompt.txt").out == " e"
 
 
 def test_file_follows_the_argument(models: Models, tmp_path: Path) -> None:
@@ -53,12 +54,13 @@ def test_prompt_from_a_pipe(models: Models) -> None:
 
 def test_prompt_in_a_locale_that_cannot_read_it(models: Models, tmp_path: Path) -> None:
     plain = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
-    _, trace = traced(tmp_path / "trace", models.ends, "漢", "-n", 1, env=plain)
-    assert prompt_of(trace) == "<s> 漢"
+    trace = tmp_path / "trace"
+    assert specdec("run", models.ends, "漢", "-n", 1, "--jsonl", trace, env=plain).code == 0
+    assert prompt_of([json.loads(trace.read_text(encoding="utf-8").splitlines()[0])]) == "<s> 漢"
 
 
 def test_one_token_is_a_prompt(models: Models) -> None:
-    done = run_json(models.no_bos, "a", "-n", 3, *GREEDY)
+    done = json_inside(models.no_bos, "a", "-n", 3, *GREEDY)
     assert done.document["prompt_tokens"] == 1
     assert done.document["text"] == " b c d"
 
@@ -70,7 +72,7 @@ def test_empty_prompt_is_refused(models: Models, tmp_path: Path) -> None:
         inside("run", models.no_bos, ""),
         inside("run", models.chat, ""),
         inside("run", models.ends, "-f", tmp_path / "empty"),
-        specdec("run", models.ends, stdin=""),
+        inside("run", models.ends, stdin=""),
     ):
         assert (done.code, done.out) == (2, "")
         assert "Error: The prompt is empty." in done.err
@@ -91,7 +93,7 @@ def test_prompt_that_cannot_be_read(
 ) -> None:
     file = tmp_path / "prompt.txt"
     file.write_bytes(b"ab\xff")
-    done = specdec("run", models.ends, *(file if a == "FILE" else a for a in arguments), stdin=stdin)
+    done = inside("run", models.ends, *(file if a == "FILE" else a for a in arguments), stdin=stdin)
     assert (done.code, done.out) == (2, "")
     assert words in done.err
     assert "Hint:" in done.err
@@ -119,7 +121,7 @@ def test_raw_leaves_the_template_out(models: Models, tmp_path: Path) -> None:
 
 
 def test_without_a_template_the_prompt_is_continued_and_said_so(models: Models) -> None:
-    assert "This model has no chat template" in specdec("run", models.ends, "a").err
+    assert "This model has no chat template" in inside("run", models.ends, "a").err
 
 
 def test_system_message_reaches_the_template(models: Models, tmp_path: Path) -> None:
@@ -154,11 +156,11 @@ def test_template_that_fails_is_named(tmp_path: Path) -> None:
 
     vocab = replace(VOCAB, chat_template="{{ raise_exception('only on \x1b[31mMondays') }}")
     path = write_planted(tmp_path / "m.gguf", ring(word("a"), word("b")), vocab=vocab, n_head=HEADS)
-    done = specdec("run", path, "hello")
+    done = inside("run", path, "hello")
     assert done.code == 2
     assert "chat template cannot be used here: only on ␛[31mMondays" in done.err
     assert "--raw" in done.err
-    assert specdec("run", path, "a", "--raw", "-n", 1).out == " b"
+    assert inside("run", path, "a", "--raw", "-n", 1).out == " b"
 
 
 # --- where the text ends ----------------------------------------------------------------------------------
@@ -193,7 +195,7 @@ def test_without_n_the_model_ends_the_text(models: Models, draft: str) -> None:
 )
 def test_stop_strings_across_token_borders(models: Models, stops: tuple[str, ...], text: str, draft: str) -> None:
     flags = [part for stop in stops for part in ("--stop", stop)]
-    document = run_json(models.ring, "a", *flags, "--draft", getattr(models, draft, draft)).document
+    document = json_inside(models.ring, "a", *flags, "--draft", getattr(models, draft, draft)).document
     assert document["text"] == text
     assert document["settings"]["stop"] == list(stops)
     assert document["finish_reason"] == "stop"
@@ -208,7 +210,7 @@ def test_full_context_ends_the_text(models: Models, draft: str) -> None:
 
 
 def test_full_context_is_said(models: Models) -> None:
-    assert "stopped: context full" in specdec("run", models.ring, "a b", "--ctx", 12).err
+    assert "stopped: context full" in inside("run", models.ring, "a b", "--ctx", 12).err
 
 
 @pytest.mark.parametrize("ctx", [3, 2, 1])
@@ -241,7 +243,7 @@ def test_seeds_differ_and_a_random_one_is_told(models: Models) -> None:
 
 def test_plain_text_is_the_text_of_the_document(models: Models) -> None:
     flags = (models.words, "a b", "--draft", models.draft, "-n", 30, "--seed", 3)
-    assert specdec("run", *flags).out == run_json(*flags).document["text"]
+    assert inside("run", *flags).out == json_inside(*flags).document["text"]
 
 
 # --- sampling ---------------------------------------------------------------------------------------------
@@ -354,42 +356,42 @@ def test_p_min_shortens_drafts(models: Models) -> None:
 
 
 def test_ngram_finds_what_stood_there_before(models: Models) -> None:
-    stats = run_json(models.ring, "a b c d e a b c", "-k", 4, "--draft", "ngram", "-n", 30).stats
+    stats = json_inside(models.ring, "a b c d e a b c", "-k", 4, "--draft", "ngram", "-n", 30).stats
     assert stats["accepted"] == stats["drafted"] > 20
 
 
 def test_ngram_that_finds_nothing_says_so(models: Models) -> None:
-    assert "Nothing was drafted" in specdec("run", models.words, "a", "--draft", "ngram", "-n", 4).err
+    assert "Nothing was drafted" in inside("run", models.words, "a", "--draft", "ngram", "-n", 4).err
 
 
 def test_draft_none_is_off_and_says_so(models: Models) -> None:
-    done = specdec("run", models.ring, "a", "--draft", "none", "-n", 3)
+    done = inside("run", models.ring, "a", "--draft", "none", "-n", 3)
     assert done.err.endswith("speculation OFF (--draft none)\n")
     assert "drafted 0, accepted 0, acceptance -" in done.err
 
 
 def test_draft_that_never_fits_is_given_up(models: Models) -> None:
-    done = specdec("run", models.ring, "a", "-k", 4, "--draft", models.draft, "-n", 60, "--seed", 1)
+    done = inside("run", models.ring, "a", "-k", 4, "--draft", models.draft, "-n", 60, "--seed", 1)
     assert done.out == RING[2:] + RING * 11 + " a"
     assert "speculation OFF (no draft token was accepted in 16 drafts in a row)" in done.err
 
 
 def test_draft_context_that_is_smaller_only_ends_the_drafting(models: Models) -> None:
     flags = (models.ring, "a b", "-k", 4, "--ctx", 40, "--draft", models.ring_draft, "--ctx-draft", 12)
-    document = run_json(*flags).document
+    document = json_inside(*flags).document
     assert document["models"]["draft"]["n_ctx"] == 12
     assert document["finish_reason"] == "context"
     assert document["stats"]["tokens"] == 37
     assert document["stats"]["drafted"] > 0
     assert document["stats"]["speculation_off_reason"] == "the draft's context of 12 tokens is full (--ctx-draft)"
-    assert "speculation OFF (the draft's context" in specdec("run", *flags).err
+    assert "speculation OFF (the draft's context" in inside("run", *flags).err
 
 
 @pytest.mark.parametrize("draft", ["ring_draft", "mamba"])
 def test_recurrent_target_is_drafted_for(models: Models, draft: str) -> None:
     flags = (models.mamba, "a b c", "-n", 12, "--seed", 3)
-    plain = run_json(*flags, "--draft", "none").document
-    done = run_json(*flags, "-k", 4, "--draft", getattr(models, draft), "--force")
+    plain = json_inside(*flags, "--draft", "none").document
+    done = json_inside(*flags, "-k", 4, "--draft", getattr(models, draft), "--force")
     assert done.document["token_ids"] == plain["token_ids"]
     assert done.document["stats"]["drafted"] > 0
     assert done.document["stats"]["accepted"] == (0 if draft == "ring_draft" else done.document["stats"]["drafted"])
@@ -397,37 +399,37 @@ def test_recurrent_target_is_drafted_for(models: Models, draft: str) -> None:
 
 
 def test_recurrent_draft_is_used(models: Models) -> None:
-    done = specdec("run", models.ring, "a", "-n", 5, "--draft", models.mamba, *GREEDY)
+    done = inside("run", models.ring, "a", "-n", 5, "--draft", models.mamba, *GREEDY)
     assert (done.code, done.out) == (0, RING[2:] + " a")
     assert "speculation OFF" not in done.err
     assert "taken back by checkpoints of their state" in " ".join(done.err.split())
 
 
 def test_draft_that_is_not_smaller_needs_force(models: Models) -> None:
-    done = specdec("run", models.ring_draft, "a", "-n", 2, "--draft", models.ring)
+    done = inside("run", models.ring_draft, "a", "-n", 2, "--draft", models.ring)
     assert (done.code, done.out) == (2, "")
     assert "The draft is not smaller than the target (5 MB against 1 MB)" in done.err
-    forced = specdec("run", models.ring_draft, "a", "-n", 2, "--draft", models.ring, "--force")
+    forced = inside("run", models.ring_draft, "a", "-n", 2, "--draft", models.ring, "--force")
     assert (forced.code, forced.out) == (0, " b c")
     assert "The draft has more parameters than the target" in forced.err
 
 
 def test_pair_with_little_to_gain_is_told(models: Models) -> None:
-    done = specdec("run", models.ring, "a", "-n", 2, "--draft", models.ring_draft)
+    done = inside("run", models.ring, "a", "-n", 2, "--draft", models.ring_draft)
     assert "The target is only 3.8 times the draft's size" in done.err
-    assert "drafting seldom pays" not in specdec("run", models.words, "a", "-n", 2, "--draft", models.draft).err
+    assert "drafting seldom pays" not in inside("run", models.words, "a", "-n", 2, "--draft", models.draft).err
 
 
 # --- tokenizers -------------------------------------------------------------------------------------------
 
 
 def test_other_tokenizer_is_refused_before_a_token(models: Models) -> None:
-    done = specdec("run", models.ring, "a", "--draft", models.other_words)
+    done = inside("run", models.ring, "a", "--draft", models.other_words)
     assert (done.code, done.out) == (4, "")
     assert "other-words.gguf (draft) is not that of ring.gguf (target)" in done.err
     assert "token text: 30 of 320 shared ids name different text" in done.err
     assert "--draft ngram" in done.err
-    assert specdec("run", models.ring, "a", "--draft", "ngram", "-n", 2).code == 0
+    assert inside("run", models.ring, "a", "--draft", "ngram", "-n", 2).code == 0
 
 
 def test_force_does_not_overrule_the_tokenizers(models: Models) -> None:
@@ -435,7 +437,7 @@ def test_force_does_not_overrule_the_tokenizers(models: Models) -> None:
 
 
 def test_padding_is_ignored_and_told_in_a_line(models: Models) -> None:
-    done = specdec("run", models.ring, "a", "-n", 5, "--draft", models.padded)
+    done = inside("run", models.ring, "a", "-n", 5, "--draft", models.padded)
     assert (done.code, done.out) == (0, RING[2:] + " a")
     assert "tokenizers match: SPM, 320 tokens; size: 320 vs 328: 8 padding rows, ignored\n" in done.err
 
@@ -481,7 +483,7 @@ def test_flags_stand_above_the_preset(preset: str, tmp_path: Path) -> None:
 
 
 def test_raw_prompt_of_a_preset_has_no_system_message(preset: str) -> None:
-    assert specdec("run", preset, "d", "--raw").out == " e"
+    assert inside("run", preset, "d", "--raw").out == " e"
 
 
 # --- Ctrl-C without a terminal ----------------------------------------------------------------------------
@@ -509,8 +511,6 @@ def test_signal_keeps_the_text_and_the_summary(models: Models, number: signal.Si
 
 
 def test_interrupted_document_is_whole(models: Models, tmp_path: Path) -> None:
-    import json
-
     trace = tmp_path / "trace"
     command = [*COMMAND, "run", str(models.endless), "a", "--ctx", "20000", "--json", "--jsonl", str(trace)]
     with subprocess.Popen(
@@ -557,5 +557,5 @@ def test_a_k_far_too_large_is_named_as_it_was_typed(models: Models) -> None:
 
 
 def test_notes_on_the_whole_come_after_the_summary(models: Models) -> None:
-    done = specdec("run", models.words, "a", "-n", 3, "--draft", models.draft, "--p-min", 1)
+    done = inside("run", models.words, "a", "-n", 3, "--draft", models.draft, "--p-min", 1)
     assert done.err.index("stopped:") < done.err.index("Nothing was drafted")
