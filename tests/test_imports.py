@@ -49,7 +49,7 @@ DOORS = {
     "rich": {"ui"},
     "matplotlib": {"bench/plot.py"},
     "typer": {"commands", "app"},
-    "jinja2": {"generation/chat.py"},
+    "jinja2": {"generation/template_worker.py"},
     "yaml": {"presets/schema.py"},
 }
 """The rooms, modules or single files that a package is imported in."""

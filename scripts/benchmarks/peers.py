@@ -45,8 +45,8 @@ from scripts.benchmarks.llama_programs import (
 )
 from specdec_cli.bench.measure import Bench, Run, Setting, Task, plain_like
 from specdec_cli.decode.sampling import SamplingParams
+from specdec_cli.generation.encode import text_ids
 from specdec_cli.generation.pair import Pair, open_pair
-from specdec_cli.generation.prompts import text_ids
 from specdec_cli.llama.abort import AbortFlag
 from specdec_cli.planning.machine import usable_cores
 from specdec_cli.planning.plan import PairRequest

@@ -288,7 +288,8 @@ def _longest(ks: "list[Length]") -> "list[Length]":
 def as_tasks(pair: "Pair", prompts: "Sequence[BenchPrompt]", n: int) -> "list[Task]":
     """The prompts as ids, in the model's chat format if it has one; a chat's earlier turns are answered plainly."""
     from specdec_cli.bench.measure import Task, answered
-    from specdec_cli.generation.prompts import conversation, text_ids
+    from specdec_cli.generation.encode import text_ids
+    from specdec_cli.generation.prompts import conversation
 
     tasks, limit = [], pair.target.session.n_ctx
     for prompt in prompts:

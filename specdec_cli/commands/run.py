@@ -96,7 +96,9 @@ def run(
     min_p: Annotated[
         float | None, _sampling(help="Drop tokens below this share of the likeliest (0.05); 0 is off.")
     ] = None,
-    seed: Annotated[int | None, _sampling(min=0, help="Same seed, same text, whoever drafts (random).")] = None,
+    seed: Annotated[
+        int | None, _sampling(min=0, max=2**64 - 1, help="Same seed, same text, whoever drafts (random).")
+    ] = None,
     logit_bias: more.LogitBiasOpt = None,
     ban: more.BanOpt = None,
     ignore_eos: more.IgnoreEosOpt = False,
@@ -170,6 +172,7 @@ def run(
     from specdec_cli.generation.pair import open_pair, own_name
     from specdec_cli.generation.prompt_cache import PromptCache, check_file
     from specdec_cli.generation.prompts import argument_text, conversation, prompt_text
+    from specdec_cli.generation.template_process import shared as template_process
     from specdec_cli.generation.trace import Trace
     from specdec_cli.generation.writer import Limits, Writer
     from specdec_cli.llama.abort import AbortFlag
@@ -219,6 +222,8 @@ def run(
         if fixed_k is None and verify != "coupled":  # the text depends on where drafts end, which must not be chance
             fixed_k = (files.preset.k if files.preset is not None else None) or USUAL_K
         is_auto = fixed_k is None
+        if not raw:
+            template_process.start()  # while the models load
         with stoppable(abort):
             if system is None and not raw and files.preset is not None:
                 system = files.preset.system
@@ -299,7 +304,9 @@ def run(
             kept.load()
             if pair.auto is not None:
                 pair.auto.has_read(own_name(ModelDrafter.name, pair.draft), kept.n_draft_tokens)
-        talk = None if raw else conversation(pair.target.model, system=system, thinking=think, now=datetime.now)
+        talk = None
+        if not raw:
+            talk = conversation(pair.target.model, system=system, thinking=think, now=datetime.now, say=say)
         if text is None:
             try:
                 chat(writer, talk, abort)
@@ -335,7 +342,7 @@ def _longest(files: "Resolved", n_ubatch: int) -> int:
 
 
 def _raw_ids(pair: "Pair", text: str, system: str | None, raw: bool) -> list[int]:
-    from specdec_cli.generation.prompts import text_ids
+    from specdec_cli.generation.encode import text_ids
 
     if system is not None:
         raise UsageError("--system needs a chat template, and this model has none.", hint="Leave out --system.")

@@ -1,89 +1,175 @@
 """Messages to token ids: the model's own chat template, rendered once and extended turn by turn."""
 
 import json
-import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
-
-import jinja2
-from jinja2.ext import loopcontrols
-from jinja2.sandbox import ImmutableSandboxedEnvironment
+from typing import Any, Protocol
 
 from specdec_cli.errors import UsageError
+from specdec_cli.generation.template_process import TemplateProcess, shared, unusable
 
 Message = Mapping[str, str]
-Tokenize = Callable[[str], list[int]]
+Say = Callable[[str], None]
 
-_GENERATION_MARK = re.compile(r"(\{%[-+]?\s*)(end)?generation(\s*[-+]?%\})")
-"""Marks that only a trainer needs; jinja2 alone does not know them."""
-_NOT_USED = {"tools": None, "documents": None}
-"""What templates ask for because transformers always passes it."""
+
+def ignore(_note: str) -> None:
+    """For those who show no notes."""
+
+
+THINKING_SWITCHES = ("enable_thinking", "thinking")
+"""Variables by which templates turn thinking on or off: Qwen3's name, and DeepSeek's and Granite's."""
+
+
+class Encoder(Protocol):
+    """Text to ids, such that only the template's own text names control tokens."""
+
+    def mark(self, content: str, *, is_reply: bool) -> str:
+        """`content` with marks in whatever would name a control token; most contents have none."""
+
+    def whole(self, marked: str) -> list[int]:
+        """Ids of a text from its beginning; may add BOS."""
+
+    def rest(self, marked: str) -> list[int]:
+        """Ids of a text that follows another one; adds none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rendering:
+    """The text of a conversation, and the roles of those messages whose content is not in it."""
+
+    text: str
+    lost: frozenset[str] = frozenset()
+    loses_question: bool = False
+
+
+class _TemplateError(UsageError):
+    """The template itself failed: other messages may suit it."""
 
 
 class ChatTemplate:
-    """A Jinja chat template as stored in a GGUF file. Sandboxed: templates come from the internet."""
+    """A Jinja chat template as stored in a GGUF file. It comes from the internet and runs in a process of its own.
+
+    Raises UsageError for one that does not compile.
+    """
 
     def __init__(
-        self, source: str, *, bos_text: str, eos_text: str, now: Callable[[], datetime], options: Mapping[str, Any]
+        self,
+        source: str,
+        *,
+        bos_text: str,
+        eos_text: str,
+        now: Callable[[], datetime],
+        options: Mapping[str, Any],
+        process: TemplateProcess = shared,
     ) -> None:
-        environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
-        environment.globals["raise_exception"] = _raise
-        environment.globals["strftime_now"] = lambda pattern: now().strftime(pattern)
-        environment.filters["tojson"] = _to_json
-        self._known = {**_NOT_USED, "bos_token": bos_text, "eos_token": eos_text, **options}
-        try:
-            self._template = environment.from_string(_GENERATION_MARK.sub(_always, source))
-        except Exception as error:  # templates are other people's code: odd ones fail in every way
-            raise _unusable(error) from error
+        self._source = source
+        self._process = process
+        self._now = now
+        self._variables = {"bos_token": bos_text, "eos_token": eos_text, **options}
+        self._names = frozenset(self._ask({})["names"])
 
-    def render(self, messages: Sequence[Message], *, add_generation_prompt: bool) -> str:
-        """The text of a conversation. A template that refuses a system message gets it inside the
-        first user message. Raises UsageError when the template cannot render these messages."""
+    @property
+    def can_switch_thinking(self) -> bool:
+        """Whether the template looks at a variable that turns thinking on or off."""
+        return not self._names.isdisjoint(THINKING_SWITCHES)
+
+    @property
+    def own_text(self) -> str:
+        """Source and an example: every marker of the template stands here, also those that it puts together."""
+        example = [_stand_in(i, {"role": role}) for i, role in enumerate(("system", "user", "assistant", "user"))]
         try:
-            return self._render(messages, add_generation_prompt)
+            return self._source + self.render(example, add_generation_prompt=True).text
         except UsageError:
+            return self._source
+
+    def render(self, messages: Sequence[Message], *, add_generation_prompt: bool) -> Rendering:
+        """The text of a conversation.
+
+        A template that refuses a system message gets it inside the first user message. One that leaves out a message
+        is given contents as lists of parts, as templates of models with images want them. Raises UsageError where the
+        template cannot render these messages, or leaves out the last one, which is what the user asks.
+        """
+        found: list[Rendering] = []
+        failures: list[UsageError] = []
+        for as_parts in (False, True):
+            try:
+                found.append(self._with_system(messages, as_parts, add_generation_prompt))
+            except _TemplateError as error:
+                failures.append(error)
+            if found and not found[-1].lost:
+                return found[-1]
+        if not found:
+            raise failures[0]
+        best = min(found, key=lambda one: (one.loses_question, len(one.lost)))
+        if best.loses_question:
+            raise unusable("it leaves out what the user says")
+        return best
+
+    def _with_system(self, messages: Sequence[Message], as_parts: bool, add_generation_prompt: bool) -> Rendering:
+        try:
+            return self._rendering(messages, as_parts, add_generation_prompt)
+        except _TemplateError:
             if not messages or messages[0]["role"] != "system":
                 raise
-        return self._render(_without_system(messages), add_generation_prompt)
+        return self._rendering(_without_system(messages), as_parts, add_generation_prompt)
 
-    def _render(self, messages: Sequence[Message], add_generation_prompt: bool) -> str:
+    def _rendering(self, messages: Sequence[Message], as_parts: bool, add_generation_prompt: bool) -> Rendering:
+        """What is left out is found by rendering other words in the same places."""
+        text = self._text(messages, as_parts, add_generation_prompt)
+        stand_ins = [_stand_in(i, message) for i, message in enumerate(messages)]
         try:
-            return self._template.render(messages=messages, add_generation_prompt=add_generation_prompt, **self._known)
-        except Exception as error:  # a template is somebody else's program: it can fail in any way
-            raise _unusable(error) from error
+            example = self._text(stand_ins, as_parts, add_generation_prompt).casefold()
+        except _TemplateError:  # it wants contents of some form, and these messages have it
+            return Rendering(text)
+        lost = [one["role"] for one in stand_ins if not _is_in(example, one["content"])]
+        last = stand_ins[-1] if stand_ins else _stand_in(0, {"role": ""})
+        return Rendering(text, frozenset(lost), last["role"] == "user" and not _is_in(example, last["content"]))
+
+    def _text(self, messages: Sequence[Message], as_parts: bool, add_generation_prompt: bool) -> str:
+        given = [_as_parts(message) for message in messages] if as_parts else list(messages)
+        return str(self._ask({"messages": given, "add_generation_prompt": add_generation_prompt})["text"])
+
+    def _ask(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        about = {"source": self._source, "now": self._now().isoformat(), "variables": self._variables}
+        answer = self._process.ask({**about, **request})
+        if "error" in answer:
+            raise unusable(answer["error"], _TemplateError)
+        return answer
 
 
 class Conversation:
     """Ids of a growing conversation, such that what was evaluated stays a prefix.
 
-    `tokenize` turns text with markers into ids and adds none of its own; `tokenize_first` may add
-    BOS. A reply's ids are kept as generated: encoding its text again could give others. Where the
-    template rewrites history (Qwen3 drops earlier thoughts), the whole is encoded anew instead, and
-    the sessions reuse whatever prefix is left.
+    A reply's ids are kept as generated: encoding its text again could give others. Where the template rewrites history
+    (Qwen3 drops earlier thoughts), the whole is encoded anew instead, and the sessions reuse whatever prefix is left.
+    `say` takes a note, once, of messages that the template leaves out.
     """
 
-    def __init__(self, template: ChatTemplate, tokenize_first: Tokenize, tokenize: Tokenize, *, system: str | None):
+    def __init__(self, template: ChatTemplate, encoder: Encoder, *, system: str | None, say: Say = ignore) -> None:
         self._template = template
-        self._tokenize_first = tokenize_first
-        self._tokenize = tokenize
-        self._messages: list[Message] = [{"role": "system", "content": system}] if system else []
+        self._encoder = encoder
+        self._say = say
+        self._messages: list[Message] = [self._message("system", system)] if system else []
         self._text = ""
         self._ids: list[int] = []
         self._question: Message = {}
         self._asked: tuple[str, list[int]] = ("", [])
+        self._told: frozenset[str] = frozenset()
 
     def ask(self, content: str) -> list[int]:
         """The ids of the whole conversation up to the point where the model answers `content`.
 
         The question belongs to the conversation only once it is `answered`.
         """
-        self._question = {"role": "user", "content": content}
-        text = self._template.render([*self._messages, self._question], add_generation_prompt=True)
+        self._question = self._message("user", content)
+        rendering = self._template.render([*self._messages, self._question], add_generation_prompt=True)
+        self._tell(rendering.lost)
+        text = rendering.text
         if self._text and text.startswith(self._text):
-            ids = self._ids + self._tokenize(text[len(self._text) :])
+            ids = self._ids + self._encoder.rest(text[len(self._text) :])
         else:
-            ids = self._tokenize_first(text)
+            ids = self._encoder.whole(text)
         self._asked = text, ids
         return ids
 
@@ -93,14 +179,25 @@ class Conversation:
         None instead of ids means that they do not spell `text`: the next turn encodes all anew.
         """
         asked_text, asked_ids = self._asked
-        self._messages += [self._question, {"role": "assistant", "content": text}]
-        self._text = asked_text + text if ids is not None else ""
+        reply = self._message("assistant", text)
+        self._messages += [self._question, reply]
+        self._text = asked_text + reply["content"] if ids is not None else ""
         self._ids = [*asked_ids, *(ids or ())]
 
     def forget(self) -> None:
         """Begin anew, keeping the system message."""
         self._messages = [m for m in self._messages if m["role"] == "system"]
         self._text, self._ids = "", []
+
+    def _message(self, role: str, content: str) -> Message:
+        return {"role": role, "content": self._encoder.mark(content, is_reply=role == "assistant")}
+
+    def _tell(self, lost: frozenset[str]) -> None:
+        if "system" in lost - self._told:
+            self._say("The model's chat template has no place for a system message: it is left out.")
+        if lost - self._told - {"system"}:
+            self._say("The model's chat template leaves out earlier turns: the model does not see them.")
+        self._told |= lost
 
 
 def _without_system(messages: Sequence[Message]) -> list[Message]:
@@ -111,29 +208,19 @@ def _without_system(messages: Sequence[Message]) -> list[Message]:
     return [first, *rest[1:]]
 
 
-def _raise(message: str) -> None:
-    raise jinja2.TemplateError(message)
+def _stand_in(place: int, message: Message) -> Message:
+    return {**message, "content": f"standin{place}x"}
 
 
-def _always(mark: re.Match[str]) -> str:
-    """A block that changes nothing in the place of a mark: the mark's own handling of white space stays."""
-    return f"{mark[1]}{'endif' if mark[2] else 'if true'}{mark[3]}"
+def _is_in(example: str, stand_in: str) -> bool:
+    """Whether it was written, and not as a list that the template took for a text."""
+    (part,) = _parts(stand_in)
+    return stand_in in example and str(part) not in example and json.dumps(part) not in example
 
 
-def _to_json(
-    value: object,
-    ensure_ascii: bool = False,
-    indent: int | None = None,
-    separators: tuple[str, str] | None = None,
-    sort_keys: bool = False,
-) -> str:
-    """As transformers has it: jinja2's own writes HTML escapes."""
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+def _as_parts(message: Message) -> dict[str, Any]:
+    return {**message, "content": _parts(message["content"])}
 
 
-def _unusable(error: Exception) -> UsageError:
-    reason = getattr(error, "message", None) or str(error) or type(error).__name__
-    return UsageError(
-        f"The model's chat template cannot be used here: {reason}.",
-        hint="Use --raw to give the prompt without a template.",
-    )
+def _parts(text: str) -> list[dict[str, str]]:
+    return [{"type": "text", "text": text}]

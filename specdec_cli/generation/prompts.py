@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TextIO
 
 from specdec_cli.errors import UsageError
-from specdec_cli.generation.chat import ChatTemplate, Conversation
+from specdec_cli.generation.chat import THINKING_SWITCHES, ChatTemplate, Conversation, Say, ignore
+from specdec_cli.generation.encode import ChatEncoder
 from specdec_cli.llama.model import LlamaModel
 
 
@@ -21,6 +22,11 @@ def prompt_text(prompt: str | None, file: Path | None, stdin: TextIO | None) -> 
         prompt = argument_text(prompt, "The prompt")
     if file is not None:
         text = _from_stdin(stdin) if str(file) == "-" else _decode(_read_file(file), str(file))
+        if prompt is not None and not text.strip():
+            raise UsageError(
+                f"{'Standard input' if str(file) == '-' else file} is empty, so there is nothing to ask about.",
+                hint="Check what -f names, or leave out -f.",
+            )
         prompt = text if prompt is None else f"{prompt}\n\n{text}"
     elif prompt is None:
         if stdin is not None and stdin.isatty():
@@ -45,35 +51,17 @@ def argument_text(text: str, name: str) -> str:
 
 
 def conversation(
-    model: LlamaModel, *, system: str | None, thinking: bool | None, now: Callable[[], datetime]
+    model: LlamaModel, *, system: str | None, thinking: bool | None, now: Callable[[], datetime], say: Say = ignore
 ) -> Conversation | None:
-    """A conversation in the model's own format; None when its file has no chat template."""
+    """A conversation in the model's own format; None when its file has no chat template. `say` takes notes."""
     source = model.chat_template
     if source is None:
         return None
-    options = {} if thinking is None else {"enable_thinking": thinking}
+    options = {} if thinking is None else dict.fromkeys(THINKING_SWITCHES, thinking)
     template = ChatTemplate(source, bos_text=model.bos_text, eos_text=model.eos_text, now=now, options=options)
-
-    return Conversation(template, lambda text: text_ids(model, text), lambda text: more_ids(model, text), system=system)
-
-
-def text_ids(model: LlamaModel, text: str) -> list[int]:
-    """Ids of a whole text. One that writes BOS itself does not get another one from the tokenizer."""
-    has_bos = bool(model.bos_text) and text.startswith(model.bos_text)
-    return model.tokenize(text, add_special=not has_bos, parse_special=True)
-
-
-def more_ids(model: LlamaModel, text: str) -> list[int]:
-    """Ids of a text that goes on after another one.
-
-    Some tokenizers (SPM) put a space before whatever they are given. Given after a line end, which
-    is then taken away again, the text gets none.
-    """
-    before = model.tokenize("\n", add_special=False, parse_special=True)
-    ids = model.tokenize("\n" + text, add_special=False, parse_special=True)
-    if ids[: len(before)] == before:
-        return ids[len(before) :]
-    return model.tokenize(text, add_special=False, parse_special=True)
+    if thinking is not None and not template.can_switch_thinking:
+        say(f"The model's chat template cannot switch thinking: --{'think' if thinking else 'no-think'} does nothing.")
+    return Conversation(template, ChatEncoder(model, lambda: template.own_text), system=system, say=say)
 
 
 def check_prompt(ids: list[int], n_ctx: int) -> list[int]:
@@ -101,7 +89,8 @@ def _read_file(file: Path) -> bytes:
 
 def _decode(data: bytes, source: str) -> str:
     try:
-        return data.decode("utf-8-sig")
+        # Joined files bring more than one byte order mark.
+        return data.decode("utf-8").lstrip("\ufeff")
     except UnicodeDecodeError as error:
         raise UsageError(
             f"{source} is not UTF-8 text (byte {error.start}).", hint="Convert it to UTF-8 first."

@@ -15,6 +15,21 @@ PROBE_TEXT = (
 
 
 @dataclass(frozen=True, slots=True)
+class SpecialToken:
+    """A token that is found by its name before the tokenizer sees the text.
+
+    A control token only where control tokens are read at all, any other (`<think>` of some models, runs of line ends)
+    in every text. White space before or after the name belongs to it where it `strips` that side.
+    """
+
+    id: int
+    text: str
+    is_control: bool
+    strips_left: bool
+    strips_right: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Vocabulary:
     """Everything about a tokenizer that decides whether two models speak in the same ids.
 

@@ -6,10 +6,11 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specdec_cli.errors import UsageError
+from specdec_cli.generation import template_worker
 from specdec_cli.generation.chat import ChatTemplate, Conversation, Message
 
 CHATML = (
@@ -95,7 +96,13 @@ def template(source: str, *, bos: str = "<s>", eos: str = "</s>", **options: obj
 
 
 def rendered(source: str, *messages: Message, bos: str = "<s>", add: bool = True, **options: object) -> str:
-    return template(source, bos=bos, **options).render(messages, add_generation_prompt=add)
+    return template(source, bos=bos, **options).render(messages, add_generation_prompt=add).text
+
+
+def written(source: str, *messages: Message, **variables: object) -> str:
+    """What the worker answers: nobody looks whether the messages are in it."""
+    request = {"source": source, "now": NOW.isoformat(), "variables": variables, "messages": messages}
+    return str(template_worker.answer({**request, "add_generation_prompt": True})["text"])
 
 
 # --- rendering ------------------------------------------------------------------------------------------
@@ -162,7 +169,7 @@ def test_marks_keep_their_say_on_white_space(source: str, expected: str) -> None
 )
 def test_json_is_for_models_and_not_for_web_pages(expression: str, expected: str) -> None:
     """jinja2's own filter would write < as \\u003c, which no model saw in training."""
-    assert rendered("{{ " + expression + " }}", USER) == expected
+    assert written("{{ " + expression + " }}", USER) == expected
 
 
 @pytest.mark.parametrize("name", ["tools", "documents"])
@@ -175,6 +182,93 @@ def test_loops_can_be_left_and_data_cannot_break_out() -> None:
     assert rendered("{% for m in messages %}{{ m.content }}{% break %}{% endfor %}", USER, ANSWER) == USER["content"]
     message = {"role": "user", "content": "{{ 7 * 7 }}{% raise_exception('x') %}"}
     assert rendered("{{ messages[0].content }}", message) == message["content"]
+
+
+# --- contents as parts, and templates that leave something out -------------------------------------------
+
+PARTS = (
+    "{% for message in messages %}<{{ message.role }}>{% for part in message.content %}"
+    "{% if part.type == 'text' %}{{ part.text }}{% elif part['type'] == 'image' %}<image>{% endif %}"
+    "{% endfor %}</{{ message.role }}>{% endfor %}"
+)
+EITHER = (
+    "{% for message in messages %}<{{ message.role }}>{% if message.content is string %}{{ message.content }}"
+    "{% else %}{% for part in message.content %}({{ part.text }}){% endfor %}{% endif %}{% endfor %}"
+)
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        (PARTS, "<system>Be short.</system><user>Hi <b> & é</user>"),
+        (EITHER, "<system>Be short.<user>Hi <b> & é"),
+        ("{{ messages[-1].content[0].text }}", "Hi <b> & é"),
+        ("{{ messages[-1]['content'][0]['text'] + '' }}", "Hi <b> & é"),
+    ],
+)
+def test_contents_are_given_as_parts_where_they_would_be_lost_as_text(source: str, expected: str) -> None:
+    assert rendered(source, SYSTEM, USER) == expected
+
+
+@pytest.mark.parametrize("source", ["", "Hello!", "{{ messages[0].role }}", "{% for m in chat %}{{ m }}{% endfor %}"])
+@pytest.mark.parametrize("messages", [[USER], [SYSTEM, USER], [USER, ANSWER, USER]])
+def test_a_template_that_leaves_out_the_question_is_refused(source: str, messages: list[Message]) -> None:
+    with pytest.raises(UsageError, match="leaves out what the user says") as caught:
+        rendered(source, *messages)
+    assert "--raw" in str(caught.value.hint)
+
+
+def test_a_system_message_that_is_left_out_is_told_once() -> None:
+    notes: list[str] = []
+    source = "{% for m in messages if m.role != 'system' %}{{ m.role }}:{{ m.content }} {% endfor %}"
+    talk, words = conversation(source, system="Be short.", notes=notes)
+    assert words.decode(talk.ask("one")) == "<s>user:one "
+    talk.answered(words.encode("1"), "1")
+    talk.ask("two")
+    assert notes == ["The model's chat template has no place for a system message: it is left out."]
+
+
+def test_earlier_turns_that_are_left_out_are_told() -> None:
+    notes: list[str] = []
+    talk, words = conversation("{{ messages[-1].content }}", notes=notes)
+    talk.ask("one")
+    assert notes == []
+    talk.answered(words.encode("1"), "1")
+    assert words.decode(talk.ask("two")) == "<s>two"
+    assert notes == ["The model's chat template leaves out earlier turns: the model does not see them."]
+
+
+def test_templates_that_keep_everything_are_not_complained_of() -> None:
+    for source in (CHATML, LLAMA_3, GEMMA_2, QWEN_3, FOR_TRAINERS, PARTS, "{{ messages[0].content | upper }}"):
+        given = [USER] if "upper" in source else [SYSTEM, USER, ANSWER, USER]
+        assert template(source).render(given, add_generation_prompt=True).lost == frozenset()
+
+
+@pytest.mark.parametrize("name", ["tools", "documents"])
+@pytest.mark.parametrize(
+    "question",
+    ["NAME is defined", "NAME is not none", "NAME", "NAME is defined and NAME is not none", "not NAME is none",
+     "NAME != none", "NAME is not undefined", "NAME | length > 0", "NAME is iterable and NAME | length > 0",
+     "NAME is not none and NAME | length"],
+)  # fmt: skip
+def test_every_way_to_ask_for_tools_hears_that_there_are_none(question: str, name: str) -> None:
+    asked = question.replace("NAME", name)
+    assert written("{% if " + asked + " %}{{ " + name + "[0].function }}{% else %}none{% endif %}") == "none"
+    assert written("{% for t in " + name + " %}{{ t.x.y }}{% endfor %}{{ " + name + " | tojson }}") == "null"
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        (QWEN_3, True),
+        ("{% if thinking %}<think>{% endif %}", True),
+        ("{% set enable_thinking = enable_thinking | default(true) %}{{ enable_thinking }}", True),
+        (CHATML, False),
+        ("{# enable_thinking #}{% set thinking = 1 %}{{ thinking }}", False),
+    ],
+)
+def test_whether_thinking_can_be_switched(source: str, expected: bool) -> None:
+    assert template(source).can_switch_thinking is expected
 
 
 # --- templates that cannot be used ----------------------------------------------------------------------
@@ -255,9 +349,15 @@ class Words:
     def encode(self, text: str) -> list[int]:
         return [self._id(piece) for piece in _MARKER.findall(text)]
 
-    def encode_first(self, text: str) -> list[int]:
-        """Adds BOS to a text that has none, as `prompts.conversation` does."""
-        return self.encode(text if text.startswith(self.bos) else self.bos + text)
+    def mark(self, content: str, *, is_reply: bool) -> str:
+        assert isinstance(is_reply, bool)
+        return content
+
+    def whole(self, marked: str) -> list[int]:
+        return self.encode(marked if marked.startswith(self.bos) else self.bos + marked)
+
+    def rest(self, marked: str) -> list[int]:
+        return self.encode(marked)
 
     def decode(self, ids: list[int]) -> str:
         return "".join(self.seen[i] for i in ids)
@@ -269,10 +369,15 @@ class Words:
 
 
 def conversation(
-    source: str, *, system: str | None = None, bos: str = "<s>", options: Mapping[str, Any] | None = None
+    source: str,
+    *,
+    system: str | None = None,
+    bos: str = "<s>",
+    options: Mapping[str, Any] | None = None,
+    notes: list[str] | None = None,
 ) -> tuple[Conversation, Words]:
-    words = Words(bos)
-    made = Conversation(template(source, bos=bos, **(options or {})), words.encode_first, words.encode, system=system)
+    words, told = Words(bos), [] if notes is None else notes
+    made = Conversation(template(source, bos=bos, **(options or {})), words, system=system, say=told.append)
     return made, words
 
 
@@ -292,7 +397,7 @@ def test_a_turn_only_adds_to_the_one_before(source: str, bos: str, system: str |
         ids = talk.ask(question)
 
         assert ids[: len(before)] == before
-        whole = template(source, bos=bos).render(expected, add_generation_prompt=True)
+        whole = template(source, bos=bos).render(expected, add_generation_prompt=True).text
         assert words.decode(ids) == (whole if whole.startswith(bos) else bos + whole)
         assert words.decode(ids).count(bos) == 1, "BOS is neither doubled nor repeated by a later turn"
 
@@ -364,6 +469,7 @@ def test_forgetting_keeps_the_system_message_only() -> None:
     assert talk.ask("one") == fresh
 
 
+@settings(deadline=None, max_examples=25)
 @given(st.lists(st.tuples(st.text(max_size=8), st.text(max_size=8), st.booleans()), min_size=1, max_size=4))
 def test_any_chat_says_what_its_template_says(turns: list[tuple[str, str, bool]]) -> None:
     """Extended or encoded anew, the ids spell the rendered conversation."""
@@ -371,7 +477,7 @@ def test_any_chat_says_what_its_template_says(turns: list[tuple[str, str, bool]]
     expected: list[Message] = []
     for question, answer, is_spelled in turns:
         expected.append({"role": "user", "content": question})
-        whole = template(QWEN_3).render(expected, add_generation_prompt=True)
+        whole = template(QWEN_3).render(expected, add_generation_prompt=True).text
         assert words.decode(talk.ask(question)) == "<s>" + whole
         talk.answered(words.encode(answer) if is_spelled else None, answer)
         expected.append({"role": "assistant", "content": answer})
