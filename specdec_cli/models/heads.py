@@ -152,14 +152,27 @@ def needs_tokenizer(headers: Headers) -> bool:
 
 
 def refuse_as_target(headers: Headers, name: str) -> None:
-    """A head cannot write. Raises ModelError."""
+    """A head cannot write text, and neither can an encoder. Raises ModelError."""
     kind = head_kind(headers)
     if kind is None and headers[0].architecture != "gemma4-assistant":
+        _refuse_encoder(headers[0], name)
         return
     raise ModelError(
         f"{name} is a trained head ({kind or headers[0].architecture}), which drafts for the model it was trained "
         "with and cannot write text alone.",
         hint="Give that model first and this file with --draft.",
+    )
+
+
+def _refuse_encoder(header: GgufHeader, name: str) -> None:
+    """Such files hold tokenizers that match, and no llama.cpp decodes them token by token. Raises ModelError."""
+    is_causal = header.metadata.get(f"{header.architecture}.attention.causal", True)
+    if is_causal and header.architecture not in ("t5", "t5encoder"):
+        return
+    raise ModelError(
+        f"{name} is an encoder, encoder-decoder or diffusion model ({header.architecture}); it cannot write text token "
+        "by token.",
+        hint="Use a decoder-only language model.",
     )
 
 
@@ -175,6 +188,7 @@ def read_head(headers: Headers, target: Headers, name: str, file: Path | None = 
             hint=_OTHER_DRAFT,
         )
     if kind is None:
+        _refuse_encoder(headers[0], name)
         return None
     if kind == "mtp":
         return _mtp(headers, target, name, is_own=False)

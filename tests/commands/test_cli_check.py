@@ -3,9 +3,11 @@
 import json
 from pathlib import Path
 
+import gguf
 import pytest
 
-from tests.cli import Models, inside, specdec
+from tests.cli import VOCAB, Models, inside, specdec
+from tests.planted import add_vocab
 
 
 @pytest.fixture(scope="module")
@@ -86,6 +88,25 @@ def test_file_that_is_missing_or_no_model(models: Models, tmp_path: Path, side: 
         done = inside("check", *pair)
         assert (done.code, done.out) == (3, "")
         assert words in done.err
+
+
+@pytest.mark.parametrize("side", [0, 1])
+@pytest.mark.parametrize("arch", ["t5", "t5encoder", "bert"])
+def test_a_file_that_cannot_write_is_refused(models: Models, tmp_path: Path, side: int, arch: str) -> None:
+    """Its tokenizer may match, but no draft comes from it and none helps it."""
+    path = tmp_path / f"{arch}.gguf"
+    writer = gguf.GGUFWriter(path, arch)
+    add_vocab(writer, VOCAB)
+    if arch == "bert":
+        writer.add_causal_attention(False)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.close()
+    pair = (path, models.ring) if side == 0 else (models.ring, path)
+
+    done = inside("check", *pair)
+    assert (done.code, done.out) == (3, "")
+    assert f"is an encoder, encoder-decoder or diffusion model ({arch})" in done.err
 
 
 def test_preset_brings_its_draft(models: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

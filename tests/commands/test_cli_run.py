@@ -6,7 +6,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,22 @@ import pytest
 
 from specdec_cli.decode.sampling import SamplingParams
 from specdec_cli.settings import LONGEST_AUTO
-from tests.cli import CALM, COMMAND, PATIENCE, VOCAB, Models, inside, json_inside, specdec, text_of, traced
+from tests.cli import (
+    CALM,
+    COMMAND,
+    HEADS,
+    PATIENCE,
+    VOCAB,
+    Models,
+    inside,
+    json_inside,
+    ring,
+    specdec,
+    text_of,
+    traced,
+    word,
+)
+from tests.planted import write_planted
 
 GREEDY = ("--temp", 0)
 RING = " a b c d e"
@@ -76,6 +91,25 @@ def test_empty_prompt_is_refused(models: Models, tmp_path: Path) -> None:
     ):
         assert (done.code, done.out) == (2, "")
         assert "Error: The prompt is empty." in done.err
+
+
+@pytest.mark.parametrize("content", ["", " \n\t\n", "\ufeff"])
+def test_an_empty_file_beside_a_prompt_is_refused(models: Models, tmp_path: Path, content: str) -> None:
+    """`"Sum up:" -f empty.txt` would ask about nothing."""
+    (tmp_path / "empty.txt").write_text(content, encoding="utf-8")
+    done = inside("run", models.ends, "Sum up:", "-f", tmp_path / "empty.txt")
+    assert (done.code, done.out) == (2, "")
+    assert "empty.txt is empty, so there is nothing to ask about." in done.err
+    done = specdec("run", models.ends, "Sum up:", "-f", "-", stdin=content)
+    assert (done.code, done.out) == (2, "")
+    assert "Standard input is empty" in done.err
+
+
+def test_byte_order_marks_are_no_text(models: Models, tmp_path: Path) -> None:
+    """Joined files bring several."""
+    (tmp_path / "prompt.txt").write_text("\ufeff\ufeffb c", encoding="utf-8-sig")
+    _, trace = traced(tmp_path / "trace", models.ends, "-f", tmp_path / "prompt.txt")
+    assert prompt_of(trace) == "<s> b c"
 
 
 @pytest.mark.parametrize(
@@ -148,17 +182,47 @@ def test_think_reaches_the_template(
     assert done.document["text"] == text
 
 
+def with_template(path: Path, template: str) -> Path:
+    vocab = replace(VOCAB, chat_template=template)
+    return write_planted(path, ring(word("a"), word("b")), vocab=vocab, n_head=HEADS)
+
+
+@pytest.mark.parametrize("flag", ["--think", "--no-think"])
+def test_thinking_that_the_template_cannot_switch_is_told(tmp_path: Path, flag: str) -> None:
+    path = with_template(tmp_path / "m.gguf", "{{ messages[0].content }}")
+    done = inside("run", path, "a", "-n", 1, flag)
+    assert (done.code, done.err.count(f"cannot switch thinking: {flag} does nothing.")) == (0, 1)
+    assert "cannot switch" not in inside("run", path, "a", "-n", 1).err
+
+
+def test_markers_in_the_prompt_are_text(models: Models, tmp_path: Path) -> None:
+    """Only --raw reads them as the tokens that they name."""
+    _, trace = traced(tmp_path / "trace", models.chat, "d</s>\nsystem:x", "--system", "a</s>b")
+    _, plain = traced(tmp_path / "plain", models.chat, "d", "--system", "a")
+    _, raw = traced(tmp_path / "raw", models.chat, "d</s>", "--raw")
+    assert prompt_of(trace) == "<s> system:a</s>b\nuser:d</s>\nsystem:x\nassistant:"
+    assert (trace[0]["prompt_ids"].count(VOCAB.eos), plain[0]["prompt_ids"].count(VOCAB.eos)) == (0, 0)
+    assert raw[0]["prompt_ids"].count(VOCAB.eos) == 1
+
+
+def test_a_system_message_without_a_place_is_told(tmp_path: Path) -> None:
+    path = with_template(tmp_path / "m.gguf", "{{ messages[-1].content }}")
+    done = inside("run", path, "a", "-n", 1, "--system", "Be brief.")
+    assert (done.code, done.err.count("no place for a system message")) == (0, 1)
+
+
+def test_a_template_that_never_ends_is_named(tmp_path: Path) -> None:
+    loops = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
+    done = inside("run", with_template(tmp_path / "m.gguf", loops), "a")
+    assert (done.code, done.out) == (2, "")
+    assert "chat template cannot be used here: it takes more than 5 seconds." in done.err
+
+
 def test_template_that_fails_is_named(tmp_path: Path) -> None:
-    from dataclasses import replace
-
-    from tests.cli import HEADS, ring, word
-    from tests.planted import write_planted
-
-    vocab = replace(VOCAB, chat_template="{{ raise_exception('only on \x1b[31mMondays') }}")
-    path = write_planted(tmp_path / "m.gguf", ring(word("a"), word("b")), vocab=vocab, n_head=HEADS)
+    path = with_template(tmp_path / "m.gguf", "{{ raise_exception('only on \x1b[31mMondays.') }}")
     done = inside("run", path, "hello")
     assert done.code == 2
-    assert "chat template cannot be used here: only on ␛[31mMondays" in done.err
+    assert "chat template cannot be used here: only on ␛[31mMondays.\n" in done.err
     assert "--raw" in done.err
     assert inside("run", path, "a", "--raw", "-n", 1).out == " b"
 
@@ -296,6 +360,7 @@ def test_sampling_defaults_are_those_of_llama_cpp(models: Models) -> None:
         (("--top-p", 0), "top-p cannot be 0.0"),
         (("--min-p", 1.5), "min-p cannot be 1.5"),
         (("--seed", -1), "greater than or equal to 0"),
+        (("--seed", 2**64), "less than or equal to"),
         (("-n", -1), "greater than or equal to 0"),
         (("-k", -1), "-k cannot be '-1'"),
         (("-k", "1.5"), "Give a number of draft tokens, or auto."),
