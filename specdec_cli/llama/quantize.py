@@ -21,7 +21,7 @@ from specdec_cli.llama.log import capture_log, log
 from specdec_cli.llama.model import LlamaModel
 from specdec_cli.llama.session import LlamaSession
 from specdec_cli.models.add_tensor import with_tensor
-from specdec_cli.models.gguf import TENSOR_TYPES, read_gguf
+from specdec_cli.models.gguf import TYPE_NUMBERS, read_gguf
 from specdec_cli.settings import FORMATS, ContextSettings, ModelSettings
 
 Value = str | int | float
@@ -30,7 +30,6 @@ _FILE_TYPES = {
     name: getattr(llama_cpp, "LLAMA_FTYPE_ALL_F32" if name == "F32" else f"LLAMA_FTYPE_MOSTLY_{name}")
     for name in FORMATS
 }
-_TYPE_NUMBERS = {name: number for number, (name, _, _) in TENSOR_TYPES.items()}
 _SIZE = re.compile(r"quant size +=\s+([\d.]+) MiB")
 _LONGEST_TEXT = 127
 """Bytes of a text that llama.cpp's quantiser can add to a file's metadata."""
@@ -149,7 +148,7 @@ def _params(changes: Changes, threads: int) -> tuple[Any, list[object]]:
     if changes.tensor_types:
         overrides = (llama_cpp.llama_model_tensor_override * (len(changes.tensor_types) + 1))()
         for override, (pattern, name) in zip(overrides, changes.tensor_types, strict=False):
-            override.pattern, override.type = pattern.encode(), _TYPE_NUMBERS[name]
+            override.pattern, override.type = pattern.encode(), TYPE_NUMBERS[name]
         params.tt_overrides = overrides
         alive.append(overrides)
     if changes.without:

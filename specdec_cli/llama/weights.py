@@ -8,9 +8,8 @@ from numpy.typing import NDArray
 
 from specdec_cli.errors import ModelError
 from specdec_cli.llama.devices import ggml_function
-from specdec_cli.models.gguf import TENSOR_TYPES, TensorInfo, parts_of, read_model
+from specdec_cli.models.gguf import TYPE_NUMBERS, TensorInfo, parts_of, read_model
 
-_NUMBERS = {name: number for number, (name, _, _) in TENSOR_TYPES.items()}
 _TO_FLOAT = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
 
 
@@ -47,7 +46,7 @@ def _unpacked(path: Path, tensor: TensorInfo) -> NDArray[np.float32]:
     if tensor.type == "F32":
         return packed.view(np.float32).reshape(n_vocab, n_embd)
     traits = ggml_function("ggml_get_type_traits", ctypes.POINTER(_Traits), ctypes.c_int)
-    to_float = traits(_NUMBERS[tensor.type]).contents.to_float
+    to_float = traits(TYPE_NUMBERS[tensor.type]).contents.to_float
     if not to_float:
         raise ModelError(
             f"{path.name} has {tensor.name} as {tensor.type}, which cannot be unpacked.", hint="Use another format."

@@ -19,20 +19,9 @@ Angles = Sequence[Sequence[float]]
 for n layers; the row and column of 0 are unknown (not a number), and so is whatever was not seen."""
 
 _PERIODS = {
-    "afmoe": 4,
-    "cohere2": 4,
-    "cohere2moe": 4,
-    "exaone-moe": 4,
-    "exaone4": 4,
-    "gemma2": 2,
-    "gemma3": 6,
-    "gemma3n": 5,
-    "gpt-oss": 2,
-    "llama4": 4,
-    "olmo2": 4,
-    "plamo3": 8,
-    "smallthinker": 4,
-}
+    "afmoe": 4, "cohere2": 4, "cohere2moe": 4, "exaone-moe": 4, "exaone4": 4, "gemma2": 2, "gemma3": 6,
+    "gemma3n": 5, "gpt-oss": 2, "llama4": 4, "olmo2": 4, "plamo3": 8, "smallthinker": 4,
+}  # fmt: skip
 """After how many layers the pattern of sliding windows repeats where the file does not say (llama.cpp's src/models)."""
 _PATTERN = "attention.sliding_window_pattern"
 _BY_LAYER_NUMBER = ("full_attention_interval", "interleave_moe_layer_step", "moe_every_n_layers")

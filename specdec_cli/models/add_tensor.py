@@ -4,10 +4,9 @@ import struct
 from pathlib import Path
 from typing import BinaryIO
 
-from specdec_cli.models.gguf import MAGIC, TENSOR_TYPES, TensorInfo, read_gguf
+from specdec_cli.models.gguf import MAGIC, TYPE_NUMBERS, TensorInfo, read_gguf
 
 _COUNTS = struct.Struct("<4sIQQ")
-_NUMBERS = {name: number for number, (name, _, _) in TENSOR_TYPES.items()}
 _CHUNK_BYTES = 1 << 20
 
 
@@ -35,7 +34,7 @@ def with_tensor(source: Path, other: Path, name: str, new_name: str, target: Pat
 def _entry(tensor: TensorInfo, name: str, offset: int) -> bytes:
     """A line of the list of tensors."""
     text, n = name.encode(), len(tensor.shape)
-    return struct.pack(f"<Q{len(text)}sI{n}QIQ", len(text), text, n, *tensor.shape, _NUMBERS[tensor.type], offset)
+    return struct.pack(f"<Q{len(text)}sI{n}QIQ", len(text), text, n, *tensor.shape, TYPE_NUMBERS[tensor.type], offset)
 
 
 def _copy(source: BinaryIO, target: BinaryIO, begin: int, n_bytes: int) -> None:

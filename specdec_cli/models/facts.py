@@ -5,7 +5,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 
-from specdec_cli.models.gguf import ArrayInfo, GgufHeader, TensorInfo
+from specdec_cli.models.gguf import ArrayInfo, GgufHeader, TensorInfo, tensors_of
 from specdec_cli.models.memory import ModelFacts
 
 _LAYER = re.compile(r"blk\.(\d+)\.")
@@ -19,7 +19,7 @@ _KEYS_OR_VALUES = re.compile(r"blk\.(\d+)\.(attn_k\.|attn_qkv\.|attn_kv_|attn_k_
 def model_facts(headers: Sequence[GgufHeader]) -> ModelFacts:
     """Facts of one model; `headers` are those of its parts, the first part first."""
     first = headers[0]
-    tensors = [tensor for header in headers for tensor in header.tensors]
+    tensors = tensors_of(headers)
     n_layers = first.number("block_count")
     n_ff = first.number("feed_forward_length")
     if n_used := first.number("expert_used_count"):
@@ -51,7 +51,7 @@ def model_facts(headers: Sequence[GgufHeader]) -> ModelFacts:
 
 def _weights_bytes(headers: Sequence[GgufHeader]) -> int:
     """All tensors; where one has a format of unknown size, what the files hold beside their headers."""
-    tensors = [tensor for header in headers for tensor in header.tensors]
+    tensors = tensors_of(headers)
     if all(tensor.n_bytes for tensor in tensors):
         return sum(tensor.n_bytes for tensor in tensors)
     return sum(header.size - header.n_bytes for header in headers)

