@@ -8,11 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_args, get_origin
 
-import yaml
-
 from specdec_cli.decode.sampling import SamplingParams
 from specdec_cli.errors import UsageError
 from specdec_cli.paths import config_folder, write_whole
+from specdec_cli.presets.strict_yaml import read_yaml, write_yaml
 from specdec_cli.settings import FORMATS
 from specdec_cli.untrusted import is_commit, is_portable, is_repo, is_revision, one_line, stays_inside
 
@@ -165,11 +164,7 @@ def load_preset(name: str, folders: Iterable[Path] | None = None) -> Preset:
 
 def read_preset(file: Path) -> Preset:
     """One preset from its YAML file; its name is the file's. Raises UsageError."""
-    try:
-        data = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise UsageError(f"The preset {file} cannot be read: {one_line(str(error))}.", hint="Correct it.") from error
-    given = _mapping(data, file, "")
+    given = _mapping(read_yaml(file), file, "")
     if "name" in given:
         raise UsageError(f"{file}: name is not a key of a preset.", hint="A preset is called as its file is.")
     preset: Preset = _build(Preset, {"name": file.stem, **given}, file, "")
@@ -202,7 +197,7 @@ def save_preset(name: str, models: Sequence[ModelSource], licences: Sequence[str
     for role, model in zip(("target", "draft"), models, strict=False):
         data[role] = _without_none(dataclasses.asdict(model))
     try:
-        write_whole(file, yaml.safe_dump(data, sort_keys=False, allow_unicode=True), new=True)
+        write_whole(file, write_yaml(data), new=True)
     except FileExistsError as error:
         there = read_preset(file)
         if [model for model in (there.target, there.draft) if model is not None] != list(models):
@@ -241,7 +236,7 @@ def _build(kind: Any, data: Mapping[str, Any], file: Path, where: str) -> Any:
         if key not in fields:
             near = difflib.get_close_matches(str(key), fields, n=1)
             raise UsageError(
-                f"{file}: {where}{key} is not a key of a preset.",
+                f"{file}: {where}{one_line(str(key))} is not a key of a preset.",
                 hint=f"Did you mean {near[0]!r}?" if near else f"Known keys: {', '.join(fields)}.",
             )
     for name, known in fields.items():
@@ -279,7 +274,7 @@ def _plain(value: object, kind: Any, file: Path, where: str) -> object:
     fits = isinstance(value, (int, float) if wanted is float else wanted)
     if fits and isinstance(value, bool) == (wanted is bool):
         return value
-    raise UsageError(f"{file}: {where} cannot be {value!r}.", hint=f"Give it {_WORDS[wanted]}.")
+    raise UsageError(f"{file}: {where} cannot be {one_line(repr(value))}.", hint=f"Give it {_WORDS[wanted]}.")
 
 
 def _mapping(data: object, file: Path, where: str) -> Mapping[str, Any]:
