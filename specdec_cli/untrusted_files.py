@@ -9,16 +9,18 @@ import json
 import math
 import os
 import stat
+import sys
 from collections.abc import Iterable
+from io import BufferedReader
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 MOST_BYTES = 1 << 20
 DEEPEST = 20
 LARGEST_INT = 2**63 - 1
 
 
-def open_regular(path: Path) -> BinaryIO:
+def open_regular(path: Path) -> BufferedReader:
     """Open a regular file for reading, through links. Raises OSError, also for a folder, a FIFO or a device.
 
     O_NONBLOCK: opening a FIFO that nobody writes to would wait for ever.
@@ -29,6 +31,11 @@ def open_regular(path: Path) -> BinaryIO:
         return os.fdopen(handle, "rb")
     os.close(handle)
     raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+
+
+def is_own(file: BufferedReader) -> bool:
+    """Whether the file belongs to this user or to root."""
+    return sys.platform == "win32" or os.fstat(file.fileno()).st_uid in (os.geteuid(), 0)
 
 
 def read_file(path: Path, most_bytes: int = MOST_BYTES) -> bytes:
@@ -42,11 +49,13 @@ def read_file(path: Path, most_bytes: int = MOST_BYTES) -> bytes:
 
 def read_json(path: Path, most_bytes: int = MOST_BYTES) -> Any:
     """The JSON value in a file. Raises OSError and ValueError, both with a reason in words."""
-    return parse_json(read_file(path, most_bytes))
+    return parse_json(read_file(path, most_bytes), most_bytes)
 
 
-def parse_json(data: bytes | str) -> Any:
+def parse_json(data: bytes | str, most_bytes: int = MOST_BYTES) -> Any:
     """A JSON value within the bounds of `check_bounds`. Raises ValueError with a reason in words."""
+    if len(data) > most_bytes:
+        raise ValueError(f"it is larger than {most_bytes:,} bytes")
     try:
         value = json.loads(data.decode("utf-8") if isinstance(data, bytes) else data)
     except RecursionError:

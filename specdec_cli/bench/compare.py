@@ -1,6 +1,5 @@
 """Benchmarks held against each other: drafters side by side, and which differences of two are more than noise."""
 
-import json
 import math
 import statistics
 from collections.abc import Mapping, Sequence
@@ -11,10 +10,12 @@ from typing import Any
 from specdec_cli.drafters import sources
 from specdec_cli.errors import UsageError
 from specdec_cli.lengths.speedup_model import conditional_acceptance
+from specdec_cli.untrusted_files import read_json, reason
 
 SMALLEST = 0.03
 """Two runs of the same benchmark on the same machine differ by this much (docs/benchmarks.md)."""
 FACTS = ("machine", "versions", "files")
+_LARGEST_FILE = 64 << 20
 _WANTED = "Give what bench --json wrote."
 _AGAIN = "Measure again: specdec bench ... --json FILE"
 _KEY = ("kind", "temperature", "drafter", "k", "p_min")
@@ -24,9 +25,9 @@ _COUNTS = ("tried_per_position", "kept_per_position", "draft_seconds_per_token",
 def read_document(file: Path) -> Mapping[str, Any]:
     """A document that `bench --json` wrote, with every value checked. Raises UsageError."""
     try:
-        data = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise UsageError(f"{file} cannot be read: {error}.", hint=_WANTED) from error
+        data = read_json(file, _LARGEST_FILE)
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{file} cannot be read: {reason(error)}.", hint=_WANTED) from error
     cells = data.get("cells") if isinstance(data, dict) else None
     if not isinstance(cells, list) or not all(_is_cell(cell) for cell in cells):
         raise UsageError(f"{file} is not a benchmark.", hint=_WANTED)

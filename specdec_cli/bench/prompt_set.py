@@ -1,15 +1,16 @@
 """Prompts by kind of text: what a benchmark is made of. The shipped ones lie in bench_prompts.jsonl."""
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from specdec_cli.errors import UsageError
+from specdec_cli.untrusted_files import parse_json, read_file, reason
 
 SHIPPED = Path(__file__).parent / "bench_prompts.jsonl"
 OWN_KIND = "own"
+_LARGEST_FILE = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,11 +24,12 @@ class BenchPrompt:
 def read_prompts(file: Path) -> list[BenchPrompt]:
     """Prompts from a file: JSON lines with `prompt` or `turns` (and `kind`), or one plain text. Raises UsageError."""
     try:
-        text = file.read_text(encoding="utf-8-sig")
+        text = read_file(file, _LARGEST_FILE).decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{file} cannot be read: {error}.", hint="Check the path of --prompts.") from error
+        why = reason(error) if isinstance(error, OSError) else "it is not UTF-8"
+        raise UsageError(f"{file} cannot be read: {why}.", hint="Check the path of --prompts.") from error
     if file.suffix.lower() == ".jsonl":
-        lines = [(n, line) for n, line in enumerate(text.splitlines(), 1) if line.strip()]
+        lines = [(n, line) for n, line in enumerate(text.split("\n"), 1) if line.strip()]
         prompts = [_prompt(line, f"{file}, line {n}") for n, line in lines]
     else:
         prompts = [BenchPrompt(OWN_KIND, (text.strip(),))] if text.strip() else []
@@ -49,9 +51,11 @@ def choose(prompts: Iterable[BenchPrompt], kinds: Sequence[str]) -> list[BenchPr
 
 def _prompt(line: str, where: str) -> BenchPrompt:
     try:
-        data = json.loads(line)
+        data = parse_json(line)
     except ValueError as error:
-        raise UsageError(f"{where} is not JSON: {error}.", hint='Write {"kind": "...", "prompt": "..."}.') from error
+        raise UsageError(
+            f"{where} cannot be read: {reason(error)}.", hint='Write {"kind": "...", "prompt": "..."}.'
+        ) from error
     turns = _turns(data) if isinstance(data, dict) else ()
     if not turns or not all(isinstance(turn, str) and turn.strip() for turn in turns):
         raise UsageError(f"{where} has no prompt.", hint='Write {"kind": "...", "prompt": "..."}.')

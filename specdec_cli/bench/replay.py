@@ -1,21 +1,28 @@
 """What another draft length would have been worth in a run that was recorded: from its trace, without the models."""
 
-import json
 import statistics
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypeGuard
 
 from specdec_cli.errors import UsageError
 from specdec_cli.lengths.speedup_model import (
+    LEAST_PASS_SECONDS,
+    MOST_SECONDS,
     CostCurve,
     conditional_acceptance,
     expected_tokens,
     position_counts,
     predicted_speedup,
 )
+from specdec_cli.untrusted_files import parse_json, read_file, reason
+
+_LARGEST_TRACE = 256 << 20
+_LONGEST_LINE = 4 << 20
+_LONGEST_DRAFT = 1024
+_WANTED = "Give a file that run --jsonl wrote."
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,26 +51,25 @@ class WhatIf:
 
 def read_trace(file: Path) -> Recording:
     """A trace that `run --jsonl` wrote. Raises UsageError for another file, and without drafts of a fixed length."""
-    rounds = _rounds(file)
-    if _was_chosen(file):
+    rounds, was_chosen = _rounds(file)
+    if was_chosen:
         raise UsageError(
             f"The lengths in {file} were chosen round by round (-k auto), where drafts were likely to be right.",
             hint="What other lengths are worth tells a run with a fixed one: specdec run ... -k 8 --jsonl FILE",
         )
-    tried, kept = position_counts((len(one["drafted"]), one["n_accepted"]) for one in rounds)
+    tried, kept = position_counts((one.n_drafted, one.n_accepted) for one in rounds)
     if not tried:
         raise UsageError(
             f"{file} has no round with a draft.", hint="Record a run with a draft: specdec run ... --jsonl FILE"
         )
     by_width: dict[int, list[float]] = {}
     for one in rounds:
-        by_width.setdefault(len(one["drafted"]) + 1, []).append(one["verify_seconds"])
+        by_width.setdefault(one.n_drafted + 1, []).append(one.verify_seconds)
     return Recording(
         chances=tuple(conditional_acceptance(tried, kept)),
         passes={width: statistics.median(seconds) for width, seconds in sorted(by_width.items())},
-        draft=sum(one["draft_seconds"] for one in rounds) / sum(len(one["drafted"]) for one in rounds),
-        speed=sum(one["n_accepted"] + (one["own"] is not None) for one in rounds)
-        / sum(one["seconds"] for one in rounds),
+        draft=sum(one.draft_seconds for one in rounds) / sum(one.n_drafted for one in rounds),
+        speed=sum(one.n_accepted + one.n_own for one in rounds) / sum(one.seconds for one in rounds),
     )
 
 
@@ -71,10 +77,16 @@ def curve_of(document: Mapping[str, Any]) -> CostCurve:
     """The first cost curve of a document that `bench --json` wrote. Raises UsageError."""
     try:
         curve = document["cost_curve"][0]
-        target = {int(width): float(seconds) for width, seconds in curve["target_seconds_by_width"].items()}
-        return CostCurve(int(curve["context"]), target, float(curve["draft_seconds_per_token"]))
-    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
-        raise UsageError("That file has no cost curve.", hint="Give one that bench --json wrote.") from error
+        target = {int(width): seconds for width, seconds in curve["target_seconds_by_width"].items()}
+        context, draft = int(curve["context"]), curve["draft_seconds_per_token"]
+        is_right = all(_is_between(seconds, LEAST_PASS_SECONDS) for seconds in target.values()) and _is_between(
+            draft, 0
+        )
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError):
+        is_right = False
+    if not is_right or min(target, default=0) < 1:
+        raise UsageError("That file has no cost curve.", hint="Give one that bench --json wrote.")
+    return CostCurve(context, target, draft)
 
 
 def what_if(recording: Recording, ks: Sequence[int], curve: CostCurve | None) -> list[WhatIf]:
@@ -90,7 +102,7 @@ def what_if(recording: Recording, ks: Sequence[int], curve: CostCurve | None) ->
             f"The trace has passes of one width only ({next(iter(known))}), which tells nothing of others.",
             hint="Give --curve FILE, from specdec bench --json FILE.",
         )
-    wanted = [k for k in ks if k <= longest]
+    wanted = [k for k in ks if 0 <= k <= longest]
     if not wanted:
         raise UsageError(f"The run drafted {longest} tokens at most.", hint=f"Ask for -k {longest} or less.")
     draft = recording.draft if curve is None else curve.draft
@@ -114,28 +126,78 @@ def _on_the_line(known: Mapping[int, float], width: int) -> float:
     return max(known[a] + (known[b] - known[a]) * (width - a) / (b - a), min(known.values()) / 2)
 
 
-def _rounds(file: Path) -> list[dict[str, Any]]:
-    """All rounds but the first of each answer, which reads the prompt."""
-    try:
-        lines = [
-            json.loads(line) for line in file.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()
-        ]
-    except (OSError, ValueError) as error:
-        raise UsageError(f"{file} cannot be read: {error}.", hint="Give a file that run --jsonl wrote.") from error
-    rounds, is_first = [], True
-    for line in lines:
-        kind = line.get("type") if isinstance(line, dict) else None
-        if kind == "header":
-            is_first = True
-        elif kind == "round":
-            rounds += [] if is_first else [line]
+class _Round(NamedTuple):
+    """Of a round in a trace what is counted; `n_own` is 1 if the target added a token of its own."""
+
+    n_drafted: int
+    n_accepted: int
+    n_own: int
+    draft_seconds: float
+    verify_seconds: float
+    seconds: float
+
+
+def _rounds(file: Path) -> tuple[list[_Round], bool]:
+    """All rounds but the first of each answer, which reads the prompt; and whether lengths were chosen round by round.
+
+    Raises UsageError.
+    """
+    rounds, is_first, was_chosen = list[_Round](), True, False
+    for line in _lines(file):
+        if line.get("type") == "header":
+            is_first, settings = True, line.get("settings")
+            was_chosen |= isinstance(settings, dict) and settings.get("auto") is True
+        elif line.get("type") == "round":
+            rounds += [] if is_first else [_round(line, file)]
             is_first = False
-    needed = {"drafted", "n_accepted", "own", "draft_seconds", "verify_seconds", "seconds"}
-    if not rounds or not all(needed <= one.keys() for one in rounds):
-        raise UsageError(f"{file} is no trace of a run.", hint="Give a file that run --jsonl wrote.")
-    return rounds
+    if not rounds:
+        raise _no_trace(file)
+    return rounds, was_chosen
 
 
-def _was_chosen(file: Path) -> bool:
-    headers = (json.loads(line) for line in file.read_text(encoding="utf-8", errors="replace").splitlines() if line)
-    return any(line.get("type") == "header" and line.get("settings", {}).get("auto") is True for line in headers)
+def _lines(file: Path) -> Iterator[dict[str, Any]]:
+    """The objects of a file of JSON lines. Only "\\n" ends a line: texts may hold any other separator.
+
+    Raises UsageError.
+    """
+    try:
+        lines = read_file(file, _LARGEST_TRACE).split(b"\n")
+    except OSError as error:
+        raise UsageError(f"{file} cannot be read: {reason(error)}.", hint=_WANTED) from error
+    for n, line in enumerate(lines, 1):
+        try:
+            value = parse_json(line, _LONGEST_LINE) if line.strip() else None
+        except ValueError as error:
+            raise UsageError(f"Line {n} of {file} cannot be read: {reason(error)}.", hint=_WANTED) from error
+        if isinstance(value, dict):
+            yield value
+
+
+def _round(line: Mapping[str, Any], file: Path) -> _Round:
+    """Raises UsageError for what no run can have written."""
+    drafted, n_accepted, own = (line.get(name) for name in ("drafted", "n_accepted", "own"))
+    draft_seconds, verify_seconds, seconds = (line.get(f"{name}seconds") for name in ("draft_", "verify_", ""))
+    if not (
+        isinstance(drafted, list)
+        and type(n_accepted) is int
+        and 0 <= n_accepted <= len(drafted)
+        and (own is None or type(own) is int)
+        and _is_between(draft_seconds, 0)
+        and _is_between(verify_seconds, LEAST_PASS_SECONDS)
+        and _is_between(seconds, LEAST_PASS_SECONDS)
+    ):
+        raise _no_trace(file)
+    if len(drafted) > _LONGEST_DRAFT:
+        raise UsageError(
+            f"A draft in {file} has {len(drafted):,} tokens.",
+            hint=f"Replay a run whose drafts have at most {_LONGEST_DRAFT:,}.",
+        )
+    return _Round(len(drafted), n_accepted, int(own is not None), draft_seconds, verify_seconds, seconds)
+
+
+def _no_trace(file: Path) -> UsageError:
+    return UsageError(f"{file} is no trace of a run.", hint=_WANTED)
+
+
+def _is_between(value: Any, least: float) -> TypeGuard[float]:
+    return type(value) in (int, float) and least <= value <= MOST_SECONDS

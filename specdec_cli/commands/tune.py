@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from specdec_cli.commands.options import say
-from specdec_cli.errors import UsageError
+from specdec_cli.errors import SpecdecError, UsageError
 
 if TYPE_CHECKING:
     from specdec_cli.bench.measure import Bench, Setting, Task
@@ -142,9 +142,28 @@ def profile_of(files: "Resolved") -> "Profile | None":
         profile = load_profile(key_for(files.target, files.draft or files.head))
     except OSError:  # a file that is not there is told of where it is opened
         return None
+    if profile is not None and not _fits(profile, files):
+        return None
     if profile is not None:
         say(f"Tuned for this pair: {profile}. --no-profile leaves it.")
     return profile
+
+
+def _fits(profile: "Profile", files: "Resolved") -> bool:
+    """Whether the pair has what the profile drafts with. Somebody else may have written the file."""
+    from specdec_cli.drafters import sources
+    from specdec_cli.models.gguf import read_model
+    from specdec_cli.models.heads import head_kind, own_head
+
+    wanted = set(sources(profile.drafter)) - {"none", "ngram", "lookahead", files.drafter}
+    if not wanted:
+        return True
+    try:
+        if files.draft is not None:
+            return wanted == {head_kind(read_model(files.draft))}
+        return wanted == {"mtp"} and bool(own_head(read_model(files.target), files.target.name))
+    except SpecdecError:
+        return False
 
 
 def as_tuned(files: "Resolved", profile: "Profile", look_up: bool) -> "Resolved":

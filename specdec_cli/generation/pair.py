@@ -195,7 +195,7 @@ def _open_draft(plan: Plan, target: OpenModel, abort: AbortFlag, stack: ExitStac
 def _open_store(request: PairRequest, model: LlamaModel, say: Say, stack: ExitStack) -> NgramStore | None:
     if request.ngram_store is None:
         return None
-    file = StoreFile(request.ngram_store, fingerprint(model), say)
+    file = StoreFile(request.ngram_store, fingerprint(model), say, n_vocab=model.n_vocab)
     store = file.load()
     stack.callback(file.save, store)
     return store

@@ -24,6 +24,7 @@ from specdec_cli.llama.versions import versions
 from specdec_cli.models.gguf import parts_of
 from specdec_cli.paths import appearing
 from specdec_cli.planning.plan import Say
+from specdec_cli.untrusted_files import is_own, open_regular, parse_json
 
 _DRAFT = ".draft"
 _MAGIC = b"specdec prompt cache 1\n"
@@ -69,7 +70,7 @@ def store(path: Path, key: Key, tokens: list[int], state: NDArray[np.uint8]) -> 
     digest.update(state.data)
     header = {"key": dict(key), "tokens": len(tokens), "bytes": len(state), "sha256": digest.hexdigest()}
     line = json.dumps(header).encode() + b"\n"
-    with appearing(path) as file:
+    with appearing(path, private=True) as file:
         for part in (_MAGIC, line, ids.data, state.data):
             file.write(part)
     return len(_MAGIC) + len(line) + len(ids) + len(state)
@@ -77,7 +78,9 @@ def store(path: Path, key: Key, tokens: list[int], state: NDArray[np.uint8]) -> 
 
 def fetch(path: Path, key: Key, n_ctx: int) -> tuple[list[int], NDArray[np.uint8]]:
     """The tokens and the state in a file. Raises Unusable, OSError."""
-    with path.open("rb") as file:
+    with open_regular(path) as file:
+        if not is_own(file):  # its state would be taken for what these models made of the text
+            raise Unusable("belongs to another user")
         header = _header(file)
         stored = header.get("key")
         if not isinstance(stored, dict) or stored.keys() != key.keys():
@@ -87,7 +90,7 @@ def fetch(path: Path, key: Key, n_ctx: int) -> tuple[list[int], NDArray[np.uint8
             raise Unusable(f"was made with another {differing[0]}")
         n, n_bytes = header.get("tokens"), header.get("bytes")
         rest = os.fstat(file.fileno()).st_size - file.tell()
-        if not isinstance(n, int) or not isinstance(n_bytes, int) or rest != 4 * n + n_bytes:
+        if not isinstance(n, int) or not isinstance(n_bytes, int) or n < 0 or rest != 4 * n + n_bytes:
             raise Unusable("is cut short")
         if n > n_ctx:
             raise Unusable(f"holds {n} tokens, which do not fit this context of {n_ctx}")
@@ -102,7 +105,7 @@ def _header(file: BinaryIO) -> dict[str, object]:
     if file.read(len(_MAGIC)) != _MAGIC:
         raise Unusable("was written by another version of specdec")
     try:
-        header = json.loads(file.readline(_LONGEST_HEADER))
+        header = parse_json(file.readline(_LONGEST_HEADER))
     except ValueError:
         header = None
     if not isinstance(header, dict):

@@ -56,9 +56,10 @@ class Chances:
             raise ValueError(state)
         if not all(0 <= hit <= weight > 0 for hit, weight in zip(hits, weights, strict=True)):
             raise ValueError(state)
-        if not all(0 <= mean <= 1 for mean in means):
+        n_seen = int(state["n_seen"])
+        if not all(0 <= mean <= 1 for mean in means) or max(weights) > _MOST_WEIGHT + 1 or n_seen < 0:
             raise ValueError(state)
-        self._hits, self._weights, self._means, self.n_seen = hits, weights, means, int(state["n_seen"])
+        self._hits, self._weights, self._means, self.n_seen = hits, weights, means, n_seen
         return self
 
     def of(self, confidence: float | None) -> float:

@@ -2,8 +2,7 @@
 
 import hashlib
 import json
-import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, ItemsView, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -14,10 +13,14 @@ from specdec_cli.lengths.acceptance import Chances
 from specdec_cli.lengths.calibrate import calibrated
 from specdec_cli.lengths.pass_costs import PassCosts
 from specdec_cli.lengths.profile import ProfileKey
+from specdec_cli.lengths.speedup_model import LEAST_PASS_SECONDS, MOST_SECONDS
 from specdec_cli.paths import cache_folder, write_whole
 from specdec_cli.settings import ContextSettings, ModelSettings
+from specdec_cli.untrusted_files import read_json
 
 _WIDEST = 1024
+_LARGEST_FILE = 1 << 18
+_MOST_SOURCES = 16
 _CALIBRATION_SECONDS = 0.25
 """Time that may go into measuring passes before the first answer of a pair."""
 
@@ -94,26 +97,33 @@ def save_learned(key: LearnedKey, learned: Learned) -> None:
 def load_learned(key: LearnedKey, *, longest: int) -> Learned | None:
     """None if nothing is kept, or what is kept is damaged."""
     try:
-        data = json.loads(key.file.read_text(encoding="utf-8"))
+        data = read_json(key.file, _LARGEST_FILE)
         costs = PassCosts(dict(_pass(*item) for item in data["passes"].items()), longest=longest)
         costs.set_back_each(_seconds(data["back_each"]))
-        for name, (draft_token, token_behind) in data["drafting"].items():
+        for name, (draft_token, token_behind) in _sources(data["drafting"]):
             costs.set_drafting(name, _seconds(draft_token), _seconds(token_behind))
-        chances = {name: Chances.from_state(state) for name, state in data["chances"].items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
+        chances = {name: Chances.from_state(state) for name, state in _sources(data["chances"])}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError):
         return None
     return Learned(costs, chances) if costs.plain else None
 
 
 def _pass(width: str, value: Any) -> tuple[int, float]:
     """Raises ValueError for what no pass can be."""
-    if not (1 <= int(width) <= _WIDEST and _seconds(value) > 0):
+    if not (1 <= int(width) <= _WIDEST and _seconds(value) >= LEAST_PASS_SECONDS):
         raise ValueError(width)
     return int(width), float(value)
 
 
 def _seconds(value: Any) -> float:
     """Raises ValueError for what no time can be."""
-    if not isinstance(value, (int, float)) or not math.isfinite(value) or value < 0:
+    if not isinstance(value, (int, float)) or not 0 <= value <= MOST_SECONDS:
         raise ValueError(value)
     return float(value)
+
+
+def _sources(data: Mapping[str, Any]) -> ItemsView[str, Any]:
+    """By source. Raises ValueError for more of them than there are drafters."""
+    if len(data) > _MOST_SOURCES:
+        raise ValueError(len(data))
+    return data.items()

@@ -13,6 +13,12 @@ from specdec_cli.llama.versions import versions
 from specdec_cli.paths import config_folder, write_whole
 from specdec_cli.planning.machine import processor, usable_cores
 from specdec_cli.settings import CACHE_TYPE_BYTES, FlashAttention
+from specdec_cli.untrusted import one_line
+from specdec_cli.untrusted_files import read_json
+
+_LARGEST_FILE = 1 << 16
+_LONGEST_DRAFT, _MOST_THREADS, _MOST_SPEEDUP = 511, 1024, 1000.0
+"""A pass takes 512 tokens unless asked for more; beyond the others nothing was ever measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +94,7 @@ def named(path: Path) -> tuple[str, int]:
 def load_profile(key: ProfileKey) -> Profile | None:
     """The profile for this key; None without one, and for a file that is none."""
     try:
-        data = json.loads(key.file.read_text(encoding="utf-8"))
+        data = read_json(key.file, _LARGEST_FILE)
     except (OSError, ValueError):
         return None
     profile = data.get("profile") if isinstance(data, dict) else None
@@ -103,19 +109,27 @@ def _checked(data: Mapping[str, Any]) -> Profile | None:
     caches = [data.get(name) for name in ("cache_type", "cache_type_draft")]
     is_right = (
         isinstance(data["drafter"], str)
-        and all(source in DRAFTERS for source in sources(data["drafter"]))
-        and (k == "auto" or (type(k) is int and k >= 0))
+        and _is_drafter(data["drafter"])
+        and (k == "auto" or (type(k) is int and 0 <= k <= _LONGEST_DRAFT))
         and isinstance(p_min, (int, float))
         and 0 <= p_min <= 1
-        and (threads is None or (type(threads) is int and threads > 0))
+        and (threads is None or (type(threads) is int and 0 < threads <= _MOST_THREADS))
         and isinstance(speedup, (int, float))
-        and all(cache is None or cache in CACHE_TYPE_BYTES for cache in caches)
+        and 0 < speedup <= _MOST_SPEEDUP
+        and isinstance(data["date"], str)
+        and all(cache is None or (isinstance(cache, str) and cache in CACHE_TYPE_BYTES) for cache in caches)
         and data.get("flash_attention") in (None, "auto", "on", "off")
     )
     if not is_right:
         return None
-    numbers = {"p_min": float(p_min), "speedup": float(speedup), "date": str(data["date"])}
+    numbers = {"p_min": float(p_min), "speedup": float(speedup), "date": one_line(data["date"])}
     return Profile(**{**data, **numbers})
+
+
+def _is_drafter(name: str) -> bool:
+    """Whether it is one of the table, or one that takes turns with lookup."""
+    first, *second = sources(name)
+    return first in DRAFTERS and (not second or (first == "ngram" and second[0] in DRAFTERS.keys() - {"none", first}))
 
 
 def save_profile(key: ProfileKey, profile: Profile) -> Path:

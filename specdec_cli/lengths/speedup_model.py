@@ -21,6 +21,8 @@ from operator import mul
 PERFECT = 1.0
 UNLIKELY = 0.02
 """Draft tokens that are reached with less than this chance change no decision."""
+LEAST_PASS_SECONDS, MOST_SECONDS = 1e-6, 3600.0
+"""No pass takes less, and neither a pass nor a draft takes longer: figures beyond were never measured."""
 _BISECTIONS = 40
 
 

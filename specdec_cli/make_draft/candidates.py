@@ -23,10 +23,12 @@ from specdec_cli.make_draft.layer_choice import Angles
 from specdec_cli.make_draft.recipes import Recipe
 from specdec_cli.models.gguf import TensorInfo
 from specdec_cli.paths import write_whole
+from specdec_cli.untrusted_files import read_json
 
 SPARE_BYTES = 64 << 20
 """Left free on the disk."""
 _JOURNAL = "journal.json"
+_LARGEST_JOURNAL = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +111,7 @@ class Journal:
     def read(cls, folder: Path) -> "Journal":
         """What is in the folder; an empty one where there is none, or none that can be read."""
         try:
-            data = json.loads((folder / _JOURNAL).read_text(encoding="utf-8"))
+            data = read_json(folder / _JOURNAL, _LARGEST_JOURNAL)
             texts = [Text(t["kind"], tuple(t["prompt"]), tuple(t["answer"])) for t in data["texts"]]
             found = {key: _figures(figures) for key, figures in data["candidates"].items()}
             return cls(texts, data["angles"], found)

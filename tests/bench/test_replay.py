@@ -1,6 +1,8 @@
 """What-if from a trace: chances and times as recorded, other lengths as arithmetic has them."""
 
 import json
+import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -85,12 +87,102 @@ def test_files_that_are_no_traces(tmp_path: Path, text: str) -> None:
         read_trace(written(tmp_path, HEADER, round_(0, 0), round_(0, 0)))
 
 
+def test_only_a_newline_ends_a_line(tmp_path: Path) -> None:
+    """Texts in a trace may hold every other separator that Python splits at."""
+    spans = {"spans": [["a\u2028b\u2029c\x85d\x0be\x1cf", "draft"]]}
+    plain = written(tmp_path, HEADER, round_(0, 0), round_(2, 1))
+    expected = read_trace(plain)
+    lines = [{**line, **spans} for line in (HEADER, round_(0, 0), round_(2, 1))]
+    plain.write_text("\n".join(json.dumps(line, ensure_ascii=False) for line in lines), encoding="utf-8")
+    assert read_trace(plain) == expected
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"drafted": "ab"},
+        {"drafted": 2},
+        {"drafted": None},
+        {"n_accepted": 3},
+        {"n_accepted": -1},
+        {"n_accepted": "1"},
+        {"n_accepted": True},
+        {"own": "x"},
+        {"draft_seconds": None},
+        {"draft_seconds": [1]},
+        {"draft_seconds": -1.0},
+        {"verify_seconds": 0},
+        {"verify_seconds": 1e30},
+        {"verify_seconds": "1"},
+        {"seconds": 1e-30},
+        {"seconds": {}},
+    ],
+)
+def test_a_round_that_no_run_had_is_refused_in_words(tmp_path: Path, change: dict[str, Any]) -> None:
+    file = written(tmp_path, HEADER, round_(0, 0), round_(2, 1), {**round_(2, 1), **change})
+    with pytest.raises(UsageError, match=r"is no trace of a run"):
+        read_trace(file)
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("[" * 100_000, "Line 2 of .* cannot be read: it is nested too deeply"),
+        ('{"type": "round", "own": NaN}', "number out of bounds"),
+        (f'{{"type": "round", "own": {10**30}}}', "number out of bounds"),
+        ('{"type": "header", "settings": [1]}', "no trace of a run"),
+        ('{"type": "header", "settings": {"auto": "x"}}', "no trace of a run"),
+        ('{"type": ["round"]}', "no trace of a run"),
+        ("\x00", "cannot be read"),
+    ],
+)
+def test_a_line_of_another_hand_is_refused_in_words(tmp_path: Path, line: str, words: str) -> None:
+    file = tmp_path / "t.jsonl"
+    file.write_text(f"{json.dumps(HEADER)}\n{line}\n")
+    with pytest.raises(UsageError, match=words):
+        read_trace(file)
+
+
+def test_what_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    for file in (tmp_path / "fifo", Path("/dev/zero"), tmp_path):
+        with pytest.raises(UsageError, match="not a regular file"):
+            read_trace(file)
+
+
+def test_the_work_is_bounded(tmp_path: Path) -> None:
+    """A draft of 20,000 tokens took minutes; the longest that is taken costs a second at most."""
+    with pytest.raises(UsageError, match="has 20,000 tokens"):
+        read_trace(written(tmp_path, HEADER, round_(0, 0), round_(20_000, 3)))
+    file = written(tmp_path, HEADER, round_(0, 0), round_(1024, 1024), round_(3, 1))
+    began = time.perf_counter()
+    assert len(what_if(read_trace(file), range(1, 1025), None)) == 1024
+    assert time.perf_counter() - began < 10
+
+
+def test_lengths_that_are_none_are_left_out() -> None:
+    assert [one.k for one in what_if(RECORDING, [-3, 1], None)] == [1]
+
+
 def test_curves_of_benchmarks() -> None:
     document = {
         "cost_curve": [{"context": 9, "target_seconds_by_width": {"1": 1, "2": 1.5}, "draft_seconds_per_token": 0.2}]
     }
     assert curve_of(document) == CostCurve(9, {1: 1.0, 2: 1.5}, 0.2)
-    for bad in ({}, {"cost_curve": []}, {"cost_curve": [{"context": 1}]}):
+    curve = document["cost_curve"][0]
+    changes: list[dict[str, Any]] = [
+        {"target_seconds_by_width": {"1": 1e30, "2": 1.5}},
+        {"target_seconds_by_width": {"1": 0, "2": 1.5}},
+        {"target_seconds_by_width": {"0": 1, "2": 1.5}},
+        {"target_seconds_by_width": {}},
+        {"target_seconds_by_width": {"x": 1}},
+        {"target_seconds_by_width": [1]},
+        {"draft_seconds_per_token": -1},
+        {"draft_seconds_per_token": "1"},
+        {"context": [1]},
+    ]
+    wrong = [{"cost_curve": [{**curve, **change}]} for change in changes]
+    for bad in ({}, {"cost_curve": []}, {"cost_curve": [{"context": 1}]}, {"cost_curve": {}}, *wrong):
         with pytest.raises(UsageError, match="no cost curve"):
             curve_of(bad)
 

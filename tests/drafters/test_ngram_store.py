@@ -6,6 +6,7 @@ import stat
 import string
 import subprocess
 import sys
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -228,6 +229,37 @@ def test_a_line_that_is_no_text_is_damage(path: Path, notes: Notes) -> None:
         path.write_bytes(json.dumps(header).encode() + b"\n" + rest)
         assert proposed(path, notes, 1, 2, 3) == []
     assert len(notes) == 6
+
+
+def test_an_id_that_the_model_does_not_have_is_damage(path: Path, notes: Notes) -> None:
+    save(path, notes, [1, 2, 3, 99])
+    assert proposed(path, notes, 1, 2, 3) == [99]
+    assert list(StoreFile(path, TOKENIZER, notes, n_vocab=99).load().continuation([1, 2, 3])) == []
+    assert "is damaged" in notes[0]
+
+
+def test_a_fifo_is_refused_and_not_waited_for(path: Path, notes: Notes) -> None:
+    path.parent.mkdir()
+    os.mkfifo(path)
+    with pytest.raises(UsageError, match="not a regular file"):
+        file(path, notes).load()
+
+
+def test_a_line_ends_only_where_json_lines_end(path: Path, notes: Notes) -> None:
+    r"""A \r in a line is white space of JSON; it is no second text."""
+    path.parent.mkdir()
+    rest = "[1,\r2,3,4]\n"
+    header = {"format": "specdec n-grams 1", "tokenizer": TOKENIZER, "crc32": zlib.crc32(rest.encode())}
+    path.write_text(f"{json.dumps(header)}\n{rest}", newline="")
+    assert proposed(path, notes, 1, 2, 3) == [4]
+
+
+def test_a_link_stays_a_link(path: Path, notes: Notes) -> None:
+    path.parent.mkdir()
+    path.symlink_to(path.with_name("elsewhere"))
+    save(path, notes, [1, 2, 3])
+    assert path.is_symlink()
+    assert saved(path) == [[1, 2, 3]]
 
 
 def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path, notes: Notes) -> None:

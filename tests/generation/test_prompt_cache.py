@@ -1,6 +1,9 @@
 """A prompt that was evaluated before is not evaluated again, and the text is what it would be without."""
 
 import errno
+import json
+import os
+import stat
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -125,12 +128,33 @@ def without_header(path: Path) -> None:
     path.write_bytes(path.read_bytes().replace(b"{", b"[", 1))
 
 
+def nested(path: Path) -> None:
+    path.write_bytes(path.read_bytes().replace(b"{", b"[" * 50_000, 1))
+
+
+def with_negative_count(path: Path) -> None:
+    magic, header, rest = path.read_bytes().split(b"\n", 2)
+    path.write_bytes(
+        b"\n".join([magic, json.dumps({**json.loads(header), "tokens": -1, "bytes": 4 + len(rest)}).encode(), rest])
+    )
+
+
+def of_another_user(path: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can give files away")
+    os.chown(path, 12345, 12345)
+    path.chmod(0o644)
+
+
 @pytest.mark.parametrize(
     ("spoil", "reason"),
     [
         (flip, "p.cache is damaged"),
         (cut, "p.cache is cut short"),
         (without_header, "p.cache is damaged"),
+        (nested, "p.cache is damaged"),
+        (with_negative_count, "p.cache is cut short"),
+        (of_another_user, "p.cache belongs to another user"),
         (of_another_version, "p.cache was written by another version of specdec"),
         (lambda path: path.write_bytes(b""), ""),
     ],
@@ -151,6 +175,7 @@ def test_a_spoilt_file_is_told_of_and_replaced(
     assert (f"{reason}: it is not used and will be replaced." in done.err) == bool(reason)
     assert read(done)[0] == read(expected)[0]
     assert cache.read_bytes() == good
+    assert stat.S_IMODE(cache.stat().st_mode) == 0o600
 
 
 def test_a_cache_of_another_model_of_the_same_name_and_size_is_not_used(

@@ -2,6 +2,8 @@
 
 import functools
 import math
+import os
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -385,11 +387,27 @@ def test_costs_depend_on_how_models_are_opened_but_not_on_the_size_of_the_contex
         lambda text: text.replace('"n_seen": ', '"n_seen": 1e999, "n_saw": '),
         lambda text: text.replace('"means": [', '"means": [7.0, '),
         lambda text: text.replace('"hits": [', '"hits": [-1.0, '),
+        lambda text: re.sub(r'("1": )[^,]*', r"\g<1>1e30", text),
+        lambda text: re.sub(r'("1": )[^,]*', r"\g<1>1e-30", text),
+        lambda text: re.sub(r'("back_each": )[^,]*', r"\g<1>1e30", text),
+        lambda text: re.sub(r'("model": \[)[^,]*', r"\g<1>1e30", text),
+        lambda text: text.replace('"n_seen": ', '"n_seen": -'),
+        lambda text: text.replace('"drafting": {', '"drafting": {' + "".join(f'"a{i}": [1, 1], ' for i in range(20))),
+        lambda text: text.replace('"passes"', '"more": ' + "[" * 100_000 + "]" * 100_000 + ', "passes"'),
+        lambda text: text + " " * 300_000,
     ],
 )
 def test_what_is_damaged_is_measured_again(learned: Learned, damage: Callable[[str], str]) -> None:
     save_learned(KEY, learned)
     KEY.file.write_text(damage(KEY.file.read_text()))
+    assert load_learned(KEY, longest=LONGEST) is None
+
+
+@pytest.mark.parametrize("made", [os.mkfifo, Path.mkdir, lambda path: path.symlink_to("/dev/zero")])
+@pytest.mark.usefixtures("learned")
+def test_what_is_no_file_is_measured_again(made: Callable[[Path], None]) -> None:
+    KEY.file.parent.mkdir(parents=True, exist_ok=True)
+    made(KEY.file)
     assert load_learned(KEY, longest=LONGEST) is None
 
 

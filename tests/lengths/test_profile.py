@@ -1,6 +1,8 @@
 """Profiles: found by bench --tune, used and shown by run, good only for what they were measured on."""
 
 import json
+import math
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -72,6 +74,20 @@ def test_it_is_for_nothing_else(other: ProfileKey) -> None:
         {"cache_type": "q7"},
         {"cache_type_draft": 8},
         {"flash_attention": True},
+        {"k": 10**9},
+        {"k": 10**30},
+        {"k": True},
+        {"threads": 10**9},
+        {"speedup": 1e30},
+        {"speedup": -1.0},
+        {"p_min": math.nan},
+        {"date": ["2026"]},
+        {"cache_type": ["f16"]},
+        {"drafter": ["model"]},
+        {"drafter": "none+model"},
+        {"drafter": "ngram+ngram"},
+        {"drafter": "ngram+model+model"},
+        {"date": [[[[[[[[[[[[[[[[[[[[[[[[[]]]]]]]]]]]]]]]]]]]]]]]]]},
     ],
 )
 def test_a_file_that_is_no_profile_is_none(change: dict[str, object]) -> None:
@@ -79,7 +95,11 @@ def test_a_file_that_is_no_profile_is_none(change: dict[str, object]) -> None:
     data = json.loads(file.read_text())
     file.write_text(json.dumps({**data, "profile": {**data["profile"], **change}}))
     assert load_profile(KEY) is None
-    file.write_text("half a fi")
+    for text in ("half a fi", "[" * 100_000, "{}", "[]", "null"):
+        file.write_text(text)
+        assert load_profile(KEY) is None
+    file.unlink()
+    os.mkfifo(file)
     assert load_profile(KEY) is None
 
 

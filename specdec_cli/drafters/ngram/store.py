@@ -5,6 +5,7 @@ ids for each text, oldest first. It is written as a whole, so whoever reads it s
 """
 
 import json
+import os
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from hashlib import sha256
@@ -18,6 +19,7 @@ from specdec_cli.drafters.ngram.odds import Agreement
 from specdec_cli.errors import UsageError
 from specdec_cli.models.vocabulary import PROBE_TEXT
 from specdec_cli.paths import write_whole
+from specdec_cli.untrusted_files import open_regular, parse_json
 
 MOST_TOKENS = 2**18
 """Kept in a file; the oldest texts go first."""
@@ -132,9 +134,13 @@ class StoreFile:
     A file that is damaged, or no store at all, is told to `say`, left out, and never written over.
     """
 
-    def __init__(self, path: Path, tokenizer: str, say: Callable[[str], None]) -> None:
-        self._path = path / f"specdec-ngrams-{tokenizer}.jsonl" if path.is_dir() else path
+    def __init__(
+        self, path: Path, tokenizer: str, say: Callable[[str], None], *, n_vocab: int = _BETWEEN_TEXTS
+    ) -> None:
+        path = path / f"specdec-ngrams-{tokenizer}.jsonl" if path.is_dir() else path
+        self._path = Path(os.path.realpath(path))  # a link stays a link: what it points to is replaced
         self._tokenizer = tokenizer
+        self._n_vocab = n_vocab
         self._say = say
 
     def load(self) -> NgramStore:
@@ -162,10 +168,11 @@ class StoreFile:
 
     def _read(self) -> list[Text]:
         """The texts, oldest first; none where there is no file. Raises Damaged, UsageError, OSError."""
-        if not self._path.exists():
+        try:
+            with open_regular(self._path) as file:
+                data = file.read(_LARGEST_FILE + 1)
+        except (FileNotFoundError, NotADirectoryError):
             return []
-        with self._path.open("rb") as file:
-            data = file.read(_LARGEST_FILE + 1)
         first, _, rest = data.partition(b"\n")
         header = _header(first)
         if header["tokenizer"] != self._tokenizer:
@@ -175,25 +182,25 @@ class StoreFile:
             )
         if len(data) > _LARGEST_FILE or header["crc32"] != zlib.crc32(rest):
             raise Damaged("it is damaged (its checksum is wrong)")
-        return [_ids(line) for line in rest.splitlines()]
+        return [_ids(line, self._n_vocab) for line in rest.split(b"\n") if line]
 
 
 def _header(line: bytes) -> dict[str, object]:
     try:
-        header = json.loads(line)
-    except (ValueError, RecursionError):
+        header = parse_json(line)
+    except ValueError:
         header = None
     if not isinstance(header, dict) or header.get("format") != _FORMAT or not {"tokenizer", "crc32"} <= header.keys():
         raise Damaged("it is no n-gram store")
     return header
 
 
-def _ids(line: bytes) -> Text:
+def _ids(line: bytes, n_vocab: int) -> Text:
     try:
-        ids = json.loads(line)
-    except (ValueError, RecursionError):
+        ids = parse_json(line, _LARGEST_FILE)
+    except ValueError:
         ids = None
-    if not isinstance(ids, list) or not all(type(i) is int and 0 <= i < _BETWEEN_TEXTS for i in ids):
+    if not isinstance(ids, list) or not all(type(i) is int and 0 <= i < n_vocab for i in ids):
         raise Damaged("it is damaged (a line of it is no list of tokens)")
     return tuple(ids)
 
