@@ -14,6 +14,7 @@ from specdec_cli.bench.measure import Cell, Setting, by_setting, median_speedup
 from specdec_cli.bench.report import Results, pooled, predictions
 from specdec_cli.bench.trend import WINDOW, running_acceptance
 from specdec_cli.errors import UsageError
+from specdec_cli.outputs import write_output
 from specdec_cli.ui.clean import printable
 
 try:
@@ -104,7 +105,7 @@ def write_plot(results: Results, file: Path) -> None:
         figure = _figure(results)
         metadata = {"Date": None} if form == "svg" else None
         figure.savefig(out, format=form, dpi=_DOTS_PER_INCH, bbox_inches="tight", pad_inches=0.15, metadata=metadata)
-    file.write_bytes(out.getvalue())
+    write_output(file, out.getvalue())
 
 
 def _figure(results: Results) -> Figure:

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from specdec_cli.commands.bench import SEED, as_tasks, check_writable, facts_of, opened_for
+from specdec_cli.commands.bench import SEED, as_tasks, facts_of, opened_for
 from specdec_cli.commands.options import find, in_panel, layers, numbers, quantize, say, whole_numbers, words
 from specdec_cli.commands.pull import offer_to_pull
 from specdec_cli.errors import TextDiffers, UsageError
+from specdec_cli.outputs import check_outputs, write_output
 from specdec_cli.signals import raise_on_sigterm
 from specdec_cli.terminal_guard import guard_terminal
 
@@ -71,7 +72,9 @@ def audit(
     from specdec_cli.planning.plan import PairRequest
     from specdec_cli.presets.resolve import resolve
 
-    check_writable(json_file)
+    check_outputs(
+        {"--json": json_file}, {"MODEL": Path(model), "--draft": Path(draft) if draft else None, "--prompts": prompts}
+    )
     if draft == "none":
         raise UsageError(
             "--draft none leaves nothing to audit: every text is held against plain decoding's anyway.",
@@ -241,7 +244,7 @@ def _report(auditing: "Audit", facts: dict[str, object], tokens: int, json_file:
         if on_stdout:
             sys.stdout.write(text)
         else:
-            json_file.write_text(text, encoding="utf-8")
+            write_output(json_file, text)
             say(f"Written: {json_file}")
     if not on_stdout:
         terminal, right = (

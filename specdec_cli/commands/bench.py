@@ -19,6 +19,7 @@ from specdec_cli.commands.options import find, in_panel, layers, numbers, quanti
 from specdec_cli.commands.pull import offer_to_pull
 from specdec_cli.commands.tune import MEASURED_SHARE, Tuning, fastest, keep
 from specdec_cli.errors import Interrupted, UsageError
+from specdec_cli.outputs import check_outputs
 from specdec_cli.settings import AUTO
 from specdec_cli.signals import raise_on_sigterm
 from specdec_cli.terminal_guard import guard_terminal
@@ -109,8 +110,16 @@ def bench(
     near tie explains it.
     """
     outputs = {"json": json_file, "md": md_file}
-    for file in (*outputs.values(), plot_file):
-        check_writable(file)
+    compared = {f"--compare {name}": Path(name) for name in words(compare)}
+    check_outputs(
+        {"--json": json_file, "--md": md_file, "--plot": plot_file},
+        {
+            "MODEL": Path(model) if model else None,
+            "--draft": Path(draft) if draft else None,
+            "--prompts": prompts,
+            **compared,
+        },
+    )
     if compare is not None:
         _alone("--compare", {"a model": model, "--draft": draft, "--json": json_file, "--plot": plot_file})
         return compare_benchmarks([Path(name) for name in words(compare)], md_file)
@@ -396,11 +405,3 @@ def _file(role: str, path: Path) -> dict[str, Any]:
     known = len(real.name) == 64  # a blob of the Hub's cache is called by its hash
     sha256 = real.name if known else file_sha256(real)
     return {"role": role, "name": path.name, "bytes": real.stat().st_size, "sha256": sha256}
-
-
-def check_writable(file: Path | None) -> None:
-    """Before hours of measuring, not after."""
-    if file is None or str(file) == "-":
-        return
-    if file.is_dir() or not os.access(file if file.exists() else file.parent, os.W_OK):
-        raise UsageError(f"{file} cannot be written.", hint="Check the folder.")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from specdec_cli.commands.options import say
 from specdec_cli.errors import TextDiffers, UsageError
+from specdec_cli.outputs import write_output
 
 if TYPE_CHECKING:
     from specdec_cli.bench.compare import Difference
@@ -36,7 +37,7 @@ def report(results: "Results", outputs: dict[str, Path | None], plot_file: Path 
             on_stdout = True
             sys.stdout.write(texts[name]())
         elif file is not None:
-            file.write_text(texts[name](), encoding="utf-8")
+            write_output(file, texts[name]())
             say(f"Written: {file}")
     if not on_stdout:
         terminal = Terminal(sys.stdout, os.environ)
@@ -105,7 +106,7 @@ def compare_benchmarks(files: list[Path], md_file: Path | None) -> None:
             write_table(compare.DIFFERENCE_HEADERS, shown, terminal, right="before after change noise")
             print(f"\n{_in_a_sentence(changes)}")
         if md_file is not None:
-            md_file.write_text("\n".join([*lines, ""]), encoding="utf-8")
+            write_output(md_file, "\n".join([*lines, ""]))
             say(f"Written: {md_file}")
     changed = {what for other in documents[1:] for what in compare.changed_facts(documents[0], other)}
     if "machine" in changed:

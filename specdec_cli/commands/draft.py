@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from specdec_cli.commands.bench import check_writable
 from specdec_cli.commands.chat import stoppable
 from specdec_cli.commands.draft_steps import (
     alone_in,
@@ -26,6 +25,7 @@ from specdec_cli.commands.draft_steps import (
 )
 from specdec_cli.commands.options import JsonOpt, find, layers, quantize, say
 from specdec_cli.errors import DraftDoesNotPay, UsageError
+from specdec_cli.outputs import check_outputs
 from specdec_cli.signals import raise_on_sigterm
 from specdec_cli.terminal_guard import guard_terminal
 
@@ -207,9 +207,9 @@ def _out(out: Path | None, source: Path, what: str) -> Path:
 
     stem = source.stem if len(parts_of(source.name)) == 1 else source.stem.rpartition("-of-")[0].rpartition("-")[0]
     out = out or Path(f"{stem}-{what}.gguf")
-    if out.exists():
+    if os.path.lexists(out):
         raise UsageError(f"{out} is there already.", hint="Name another file with --out, or delete that one.")
-    check_writable(out)
+    check_outputs({"--out": out}, {})
     return out
 
 

@@ -5,12 +5,12 @@ import os
 import secrets
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import asdict, replace
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import typer
 
@@ -20,6 +20,7 @@ from specdec_cli.commands.options import JsonOpt, draft_length, find, in_panel, 
 from specdec_cli.commands.pull import offer_to_pull
 from specdec_cli.commands.tune import as_tuned, profile_of
 from specdec_cli.errors import UsageError
+from specdec_cli.outputs import check_outputs, open_output
 from specdec_cli.settings import AUTO
 from specdec_cli.signals import raise_on_sigterm
 from specdec_cli.terminal_guard import guard_terminal
@@ -204,17 +205,25 @@ def run(
     if prompt_cache is not None:
         check_file(prompt_cache, writes=not prompt_cache_ro)
     system = None if system is None else argument_text(system, "--system")
-    if log is not None:
-        try:
-            llama_log.write_to(log)
-        except OSError as error:
-            raise _cannot_write(log, error) from error
+    store_file = ngram_store if ngram_store is not None and not ngram_store.is_dir() else None
+    check_outputs(
+        {
+            "--jsonl": jsonl,
+            "--log": log,
+            "--prompt-cache": None if prompt_cache_ro else prompt_cache,
+            "--ngram-store": store_file,
+        },
+        {"MODEL": Path(model), "--draft": Path(draft) if draft else None, "-f": file, "--grammar": grammar}
+        | {"--json-schema": json_schema, "--prompt-cache-ro": prompt_cache if prompt_cache_ro else None},
+    )
     abort = AbortFlag()
     with ExitStack() as stack:
-        trace = Trace(stack.enter_context(_writable(jsonl)) if jsonl is not None else None, say)
         if not offline:
             offer_to_pull(model, draft)
         files = resolve(model, draft, quantize, find, say)
+        are_there = all(path is None or path.exists() for path in (files.target, files.draft, files.head))
+        if log is not None and are_there:  # it tells how models are loaded; a mistyped name leaves the last log
+            llama_log.write_to(open_output(log))
         profile = profile_of(files) if profiled and draft not in DRAFTER_NAMES else None
         if profile is not None:
             files = as_tuned(files, profile, look_up)
@@ -288,6 +297,7 @@ def run(
             settings = plain_values({**asdict(request), **beside})
             if pair.tokenizers is not None:
                 say(pair.tokenizers)
+        trace = Trace(stack.enter_context(open_output(jsonl)) if jsonl is not None else None, say)
         writer = Writer(
             pair,
             request.k,
@@ -349,21 +359,6 @@ def _raw_ids(pair: "Pair", text: str, system: str | None, raw: bool) -> list[int
     if not raw:
         say("This model has no chat template: the prompt is continued as it is.")
     return text_ids(pair.target.model, text)
-
-
-@contextmanager
-def _writable(path: Path) -> Iterator[TextIO]:
-    try:
-        # In JSON, what backslashreplace writes for half a character is that half again.
-        file = path.open("w", encoding="utf-8", errors="backslashreplace")
-    except OSError as error:
-        raise _cannot_write(path, error) from error
-    with file:
-        yield file
-
-
-def _cannot_write(path: Path, error: OSError) -> UsageError:
-    return UsageError(f"{path} cannot be written: {error.strerror}.", hint="Check the folder.")
 
 
 def _view_opener(plain: bool, as_json: bool) -> Callable[["Header"], "View"]:

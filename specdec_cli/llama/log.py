@@ -3,7 +3,6 @@
 import ctypes
 import re
 from collections import deque
-from pathlib import Path
 from typing import TextIO
 
 import llama_cpp
@@ -24,11 +23,9 @@ class LlamaLog:
         self._file: TextIO | None = None
         self._level = 0
 
-    def write_to(self, path: Path | None) -> None:
-        """Send everything from here on to `path` as well; None stops that. Raises OSError."""
-        if self._file is not None:
-            self._file.close()
-        self._file = path.open("w", encoding="utf-8") if path else None
+    def write_to(self, file: TextIO) -> None:
+        """Send everything from here on to `file` as well."""
+        self._file = file
 
     def start_afresh(self) -> None:
         """Forget the lines so far, so that a failure is explained by its own lines only."""
