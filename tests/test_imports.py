@@ -15,26 +15,29 @@ ROOT = Path(__file__).parent.parent / "specdec_cli"
 
 IMPORTS = {
     "untrusted": "",
+    "untrusted_files": "",
     "errors": "untrusted",
     "paths": "",
+    "outputs": "errors paths",
     "signals": "errors",
     "terminal_guard": "",
     "settings": "errors",
     "decode": "errors numpy",
     "models": "errors settings",
-    "drafters": "errors paths decode models numpy",
+    "drafters": "errors untrusted_files paths decode models numpy",
     "llama": "errors settings decode models llama_cpp numpy",
     "advice": "decode models",
-    "presets": "errors untrusted paths settings decode models yaml",
+    "presets": "errors untrusted_files untrusted paths settings decode models yaml",
     "planning": "errors settings decode models drafters llama advice",
-    "lengths": "errors paths settings decode drafters llama planning",
+    "lengths": "errors untrusted untrusted_files paths settings decode drafters llama planning",
     "hub": "errors untrusted paths settings models llama presets planning httpcore2 huggingface_hub",
     "ui": "decode models rich",
-    "generation": "errors paths settings decode models drafters llama advice planning lengths ui jinja2 numpy",
-    "bench": "errors settings decode drafters llama lengths ui generation matplotlib numpy",
+    "generation": "errors untrusted_files paths settings decode models drafters llama advice planning lengths ui "
+    "jinja2 numpy",
+    "bench": "errors untrusted_files outputs settings decode drafters llama lengths ui generation matplotlib numpy",
     "audit": "decode drafters generation bench numpy",
-    "make_draft": "errors paths decode models llama planning lengths generation bench numpy",
-    "commands": "errors paths signals terminal_guard settings decode models drafters llama advice presets "
+    "make_draft": "errors untrusted_files paths decode models llama planning lengths generation bench numpy",
+    "commands": "errors outputs paths signals terminal_guard settings decode models drafters llama advice presets "
     "planning lengths hub ui generation bench audit make_draft typer",
     "app": "errors ui commands typer",
     "__main__": "app",
@@ -50,7 +53,7 @@ DOORS = {
     "matplotlib": {"bench/plot.py"},
     "typer": {"commands", "app"},
     "jinja2": {"generation/template_worker.py"},
-    "yaml": {"presets/schema.py"},
+    "yaml": {"presets/strict_yaml.py"},
 }
 """The rooms, modules or single files that a package is imported in."""
 
