@@ -10,7 +10,8 @@ _FORBIDDEN = re.compile(r'[\\:*?"<>|\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\
 """In the name of a file: what some system takes for something else, and what a terminal obeys."""
 _DEVICE = re.compile(r"(CON|PRN|AUX|NUL|CONIN\$|CONOUT\$|(COM|LPT)[0-9\u00b9\u00b2\u00b3])\s*(\..*)?", re.IGNORECASE)
 """What Windows takes for a device, with any ending."""
-_USERINFO = re.compile(r"(?<=://)[^\s'\"<>]*@")
+_USERINFO = re.compile(r"([a-z][a-z0-9+.-]+:/+)[^\s'\"<>]*@", re.IGNORECASE)
+"""Up to the last @ of a word, and after one slash as well, which is what a path makes of two."""
 _LONGEST_PATH = 1024
 _LONGEST_NAME = 255
 """Bytes of one name in a path, on every usual file system."""
@@ -66,4 +67,4 @@ def one_line(text: str | None) -> str:
 
 def without_userinfo(text: str) -> str:
     """Words without the user and password of any address in them."""
-    return _USERINFO.sub("", text)
+    return _USERINFO.sub(r"\1", text)

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from specdec_cli import app
+from tests import secrets
 from tests.planted import BYTES, UNK, Chain, Vocab, disturbed, make_vocab, random_chain, write_planted, write_tiny_mamba
 
 COMMAND = (sys.executable, "-m", "specdec_cli")
@@ -45,6 +46,9 @@ class Done:
     code: int
     out: str
     err: str
+
+    def __post_init__(self) -> None:
+        assert not secrets.are_in(self.out + self.err)
 
     @cached_property
     def document(self) -> dict[str, Any]:

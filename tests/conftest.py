@@ -2,15 +2,17 @@
 
 import itertools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
+from typing import Any
 
 # Before anything loads llama.cpp: threads that wait must not spin, or two test runs on one machine starve each other.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 import pytest
 
-from tests import real_models
+from specdec_cli.errors import SpecdecError
+from tests import real_models, secrets
 from tests.planted import PlantedPair, write_pair
 
 _COLOUR = ("NO_COLOR", "FORCE_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "TTY_COMPATIBLE", "TTY_INTERACTIVE")
@@ -32,6 +34,30 @@ def neutral_environment(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytes
     home = tmp_path_factory.getbasetemp() / f"home{next(_homes)}"
     for kind in ("CACHE", "CONFIG", "DATA", "STATE"):
         monkeypatch.setenv(f"XDG_{kind}_HOME", str(home / kind.lower()))
+
+
+@pytest.fixture(autouse=True)
+def no_error_tells_a_secret(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Whoever raises it, and whoever catches it."""
+    told: list[str] = []
+    make = SpecdecError.__init__
+
+    def listen(self: SpecdecError, message: str, **options: Any) -> None:
+        make(self, message, **options)
+        told.append(f"{self} {self.hint}")
+
+    monkeypatch.setattr(SpecdecError, "__init__", listen)
+    yield
+    assert [text for text in told if secrets.are_in(text)] == []
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A test that prints a secret has failed."""
+    report = yield
+    if report.passed and any(secrets.are_in(text) for _, text in report.sections):
+        report.outcome, report.longrepr = "failed", "A secret was printed."
+    return report
 
 
 @pytest.fixture(scope="session")

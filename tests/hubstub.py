@@ -14,6 +14,8 @@ and a kind:
     norange  ignore the Range header; corrupt: flip the first byte of the body; nohdr: leave out the `headers`
     slow     send the body at `after` bytes a second
     elsewhere  redirect to `headers["location"]`
+    drip     answer a byte every `after` seconds without end: `headers["part"]` says whether in the "head" or the "body"
+    raw      send `headers["raw"]` (a string of bytes, or bytes) and close the connection
 """
 
 from __future__ import annotations
@@ -168,6 +170,7 @@ class _Handler(BaseHTTPRequestHandler):
                 "status": status,
                 "range": self.headers.get("Range"),
                 "auth": bool(auth),
+                "encoding": self.headers.get("Accept-Encoding"),
                 "port": self.server.server_address[1],
                 **kw,
             }
@@ -252,11 +255,13 @@ class _Handler(BaseHTTPRequestHandler):
     def route(self):
         u = urlsplit(self.path)
         path, q = unquote(u.path), parse_qs(u.query)
-        f = self.hub.take_fault(self.command, path, ("status", "hang", "delay", "elsewhere"))
+        f = self.hub.take_fault(self.command, path, ("status", "hang", "delay", "elsewhere", "drip", "raw"))
         if f is not None and f.kind == "elsewhere":
             return self.answer(307, b"", headers={"Location": f.headers["location"]})
         if f is not None and f.kind == "status":
             return self.answer(f.status, {"error": "stub"}, headers=f.headers)
+        if f is not None and f.kind in ("drip", "raw"):
+            return self.odd(f)
         if f is not None and f.kind == "hang":
             self.hub.stopping.wait(f.after)
             self.close_connection = True
@@ -278,6 +283,19 @@ class _Handler(BaseHTTPRequestHandler):
             return self.resolve(f"{raw[0]}/{raw[1]}", raw[3], "/".join(raw[4:]))
         self.error(404, None, "Not Found")
         return None
+
+    def odd(self, f: Fault):
+        """Bytes that no server should send."""
+        self.note(0, fault=f.kind)
+        self.close_connection = True
+        raw = f.headers.get("raw", "")
+        data = raw if isinstance(raw, bytes) else raw.encode("latin-1")
+        if f.kind == "drip":
+            data = b"HTTP/1.1 200 OK\r\nX-Long: " if f.headers.get("part") == "head" else b"HTTP/1.1 200 OK\r\n\r\n["
+        with contextlib.suppress(OSError):
+            self.wfile.write(data)
+            while f.kind == "drip" and not self.hub.stopping.wait(f.after):
+                self.wfile.write(b" ")
 
     # --- api -----------------------------------------------------------------------------------------------
     def api(self, repo_id, rest, q):

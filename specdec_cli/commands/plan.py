@@ -42,7 +42,7 @@ def plan(
 
     Exit code 5 if it does not fit.
     """
-    from specdec_cli.errors import OutOfMemory
+    from specdec_cli.errors import NoNetwork, NotHere, OutOfMemory, ProxyFailed
     from specdec_cli.models.heads import described, own_head, own_part, read_head, refuse_as_target
     from specdec_cli.planning.placement import changes, place
     from specdec_cli.planning.plan import PairRequest, size_up
@@ -54,7 +54,16 @@ def plan(
             "plan reads GGUF headers, and Medusa heads have none.",
             hint="They take their own size in memory, in float32 (twice a file in F16), beside the target's.",
         )
-    target, draft_model = _located(model, draft)
+    machine = _machine(bytes_in(vram, "--vram"), bytes_in(ram, "--ram"))
+    try:
+        target, draft_model = _located(model, draft)
+    except (NoNetwork, NotHere, ProxyFailed) as error:
+        sizes = _known_sizes(model, draft)
+        if sizes is None:
+            raise
+        say(f"{error} Only the weights are counted, at the sizes that the preset knows.")
+        _plan_weights(sizes, machine, as_json=as_json)
+        return
     request = PairRequest(
         Path(target.examined.name),
         None,
@@ -87,7 +96,6 @@ def plan(
         say,
         head=head,
     )
-    machine = _machine(bytes_in(vram, "--vram"), bytes_in(ram, "--ram"))
     fit = place(sized, sized_draft, machine, layers(ngl, "--ngl"), layers(ngl_draft, "--ngl-draft"))
     found = [] if fit.fits else changes(sized, sized_draft, machine)[:MAX_CHANGES]
     if as_json:
@@ -105,13 +113,45 @@ def _located(model: str, draft: str | None) -> "tuple[Located, Located | None]":
     from specdec_cli.presets.resolve import DRAFTER_NAMES
     from specdec_cli.ui.progress import NoProgress
 
-    puller = Puller(open_hub(), cache_root(), NoProgress(say))
+    puller = Puller(open_hub(), cache_root(), NoProgress(say), unreachable=0)
     target, own_draft = _wanted(model)
     if draft in DRAFTER_NAMES:
         wanted_draft = None
     else:
         wanted_draft = _wanted(draft, role="draft")[0] if draft is not None else own_draft
     return puller.locate(target), puller.locate(wanted_draft) if wanted_draft is not None else None
+
+
+def _known_sizes(model: str, draft: str | None) -> dict[str, int] | None:
+    """Bytes of the weights by role, as a preset tells them; None if it does not, or no preset was named."""
+    from specdec_cli.presets.resolve import DRAFTER_NAMES, looks_like_path
+    from specdec_cli.presets.schema import load_preset
+
+    if looks_like_path(model) or (draft is not None and draft not in DRAFTER_NAMES):
+        return None
+    preset = load_preset(model)
+    sources = {"target": preset.target} | ({"draft": preset.draft} if preset.draft and draft is None else {})
+    sizes = {role: source.hub.bytes for role, source in sources.items() if source.hub and source.hub.bytes}
+    return sizes if len(sizes) == len(sources) else None
+
+
+def _plan_weights(sizes: dict[str, int], machine: "Machine", *, as_json: bool) -> None:
+    """What can be said without headers. Raises OutOfMemory if the weights alone are too large."""
+    from specdec_cli.errors import OutOfMemory
+    from specdec_cli.ui import words
+
+    free, total = machine.free_bytes, sum(sizes.values())
+    fits = free is None or total <= free
+    if as_json:
+        print(json.dumps({"weights": sizes, "free": free, "fits": None if fits else False}))
+    else:
+        parts = ", ".join(f"{role} {words.download(size)}" for role, size in sizes.items())
+        of = f" of {words.download(free)} free" if free is not None else ""
+        print(f"weights  {words.download(total)}{of} ({parts})")
+        if fits:
+            print("The weights fit. The cache and buffers come on top: plan again with a network to count them.")
+    if not fits:
+        raise OutOfMemory("The weights alone do not fit.", hint="Take a smaller model or quantisation.")
 
 
 def _wanted(model: str, role: str = "target") -> "tuple[Wanted, Wanted | None]":

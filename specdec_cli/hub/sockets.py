@@ -157,9 +157,12 @@ def resolve(host: str, seconds: float) -> tuple[str, ...]:
         found = answer.get(timeout=seconds)
     except queue.Empty:
         raise httpcore2.ConnectTimeout("its name was not resolved in time") from None
-    if isinstance(found, Exception):
-        raise httpcore2.ConnectError("its name cannot be resolved") from found
-    return found
+    if isinstance(found, tuple):
+        return found
+    try:
+        raise found
+    except (OSError, UnicodeError) as error:  # as the context, which the library keeps: it drops causes
+        raise httpcore2.ConnectError("its name cannot be resolved") from error
 
 
 def literal_addresses(host: str) -> tuple[str, ...]:

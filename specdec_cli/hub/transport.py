@@ -8,12 +8,12 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from urllib.parse import quote, unquote, urljoin, urlsplit
+from urllib.parse import SplitResult, quote, unquote, urljoin, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 import httpcore2
 
-from specdec_cli.errors import HubError, HubFailed
+from specdec_cli.errors import HubError, HubFailed, ProxyFailed
 from specdec_cli.hub.http_errors import connection_failure
 from specdec_cli.hub.sockets import Sockets, Watch, literal_addresses, local_kind, refuse_local, resolve
 from specdec_cli.untrusted import one_line
@@ -23,6 +23,7 @@ MAX_REDIRECTS = 10
 
 _REDIRECTS = (301, 302, 303, 307, 308)
 _NEXT = re.compile(r"<([^<>]*)>[^,<>]*;\s*rel=\"?next\"?", re.IGNORECASE)
+_CHECK_PROXY = "Check HTTPS_PROXY, HTTP_PROXY and ALL_PROXY."
 _PORTS = {"http": 80, "https": 443}
 _IN_TARGETS = "/?%:@!$&'()*+,;=~-._[]"
 
@@ -44,12 +45,12 @@ class Answer:
     def location(self) -> str | None:
         """Where a redirect points to, as a whole address."""
         found = self.headers.get("location")
-        return urljoin(self.url, found) if found and self.status in _REDIRECTS else None
+        return _joined(self.url, found) if found and self.status in _REDIRECTS else None
 
     @property
     def next_page(self) -> str | None:
         found = _NEXT.search(self.headers.get("link", ""))
-        return urljoin(self.url, found[1]) if found else None
+        return _joined(self.url, found[1]) if found else None
 
     def content(self, most: int) -> bytes | None:
         """The body, unpacked if it came packed once although we asked for it as it is; None if longer than `most`.
@@ -181,19 +182,25 @@ def _open_pool(proxy: str, sockets: Sockets) -> httpcore2.ConnectionPool:
     trusted = httpcore2.default_ssl_context()
     if not proxy:
         return httpcore2.ConnectionPool(trusted, network_backend=sockets)
-    parts = urlsplit(proxy)
-    auth = None
+    try:
+        parts, auth = urlsplit(proxy), None
+        port = parts.port or _PORTS.get(parts.scheme, 1080)
+    except ValueError as error:
+        raise ProxyFailed("The proxy's address cannot be read.", hint=_CHECK_PROXY) from error
+    if parts.scheme not in ("http", "https", "socks5", "socks5h") or not parts.hostname:
+        raise ProxyFailed(f"{one_line(proxy)} is no address of a proxy.", hint=_CHECK_PROXY)
     if parts.username is not None or parts.password is not None:
         auth = (unquote(parts.username or "").encode(), unquote(parts.password or "").encode())
-    where = f"{parts.scheme}://{_bracketed(parts.hostname or '')}:{parts.port or _PORTS.get(parts.scheme, 1080)}"
+    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
     if parts.scheme.startswith("socks"):
-        return httpcore2.SOCKSProxy(where.replace("socks5h", "socks5"), auth, trusted, network_backend=sockets)
+        return httpcore2.SOCKSProxy(f"socks5://{host}:{port}", auth, trusted, network_backend=sockets)
+    where = f"{parts.scheme}://{host}:{port}"
     return httpcore2.HTTPProxy(where, auth, ssl_context=trusted, network_backend=sockets)
 
 
 def proxy_for(url: str) -> str:
     """The proxy that the environment names for an address; "" for none."""
-    parts, proxies = urlsplit(url), getproxies()
+    parts, proxies = _parts(url), getproxies()
     if proxy_bypass(parts.hostname or ""):
         return ""
     proxy = proxies.get(parts.scheme) or proxies.get("all", "")
@@ -201,42 +208,56 @@ def proxy_for(url: str) -> str:
 
 
 def origin(url: str) -> tuple[str, str | None, int | None]:
-    parts = urlsplit(url)
+    parts = _parts(url)
     return parts.scheme, parts.hostname, parts.port or _PORTS.get(parts.scheme)
 
 
 def host_of(url: str) -> str:
-    return urlsplit(url).hostname or ""
+    return _parts(url).hostname or ""
 
 
 def without_login(url: str) -> str:
     """An address without user and password."""
-    parts = urlsplit(url)
+    parts = _parts(url)
     return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
 
 
 def userinfo(url: str) -> str | None:
     """USER:PASSWORD of an address, unquoted; None if it has none."""
-    found, at, _ = urlsplit(url).netloc.rpartition("@")
+    found, at, _ = _parts(url).netloc.rpartition("@")
     return unquote(found) if at else None
+
+
+def _parts(url: str) -> SplitResult:
+    """Raises HubError for what cannot be taken apart, such as a port above 65535 or half of brackets."""
+    try:
+        parts = urlsplit(url)
+        _ = parts.port
+    except ValueError as error:
+        raise _no_address(url) from error
+    return parts
+
+
+def _joined(base: str, url: str) -> str:
+    try:
+        return urljoin(base, url)
+    except ValueError as error:
+        raise _no_address(url) from error
 
 
 def _target(url: str) -> httpcore2.URL:
     """Raises HubError for what is no address of the web."""
-    try:
-        parts = urlsplit(url)
-        host, port = (
-            (parts.hostname or "").encode("idna" if not (parts.hostname or "").isascii() else "ascii"),
-            parts.port,
-        )
-    except ValueError as error:  # UnicodeError is one
-        raise _no_address(url) from error
-    if parts.scheme not in _PORTS or not host:
+    parts = _parts(url)
+    name = parts.hostname or ""
+    if parts.scheme not in _PORTS or not name:
         raise _no_address(url)
+    try:
+        host = name.encode("ascii" if name.isascii() else "idna")
+    except UnicodeError as error:
+        raise _no_address(url) from error
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-    return httpcore2.URL(
-        scheme=parts.scheme.encode(), host=host, port=port, target=quote(path, safe=_IN_TARGETS).encode()
-    )
+    target = quote(path, safe=_IN_TARGETS, errors="replace").encode()
+    return httpcore2.URL(scheme=parts.scheme.encode(), host=host, port=parts.port, target=target)
 
 
 def _host_header(url: str) -> bytes:
@@ -245,7 +266,3 @@ def _host_header(url: str) -> bytes:
 
 def _no_address(url: str) -> HubError:
     return HubError(f"{one_line(url.partition('?')[0])} is no address of a Hub.", hint="Check HF_ENDPOINT.")
-
-
-def _bracketed(host: str) -> str:
-    return f"[{host}]" if ":" in host else host

@@ -18,6 +18,7 @@ from specdec_cli.llama.model import read_vocabulary
 from tests.cli import COMMAND, Done, Models, inside, specdec
 from tests.hubstub import Fault, HubStub
 from tests.planted import make_vocab, random_chain, write_planted, write_split
+from tests.secrets import PASSWORD, TOKEN
 from tests.shop import DRAFT, DRAFT_REPO, TARGET, TARGET_REPO, add, fill, settings
 from tests.terminals import Terminal
 
@@ -301,6 +302,57 @@ def test_pull_in_offline_mode_says_so(desk: Desk) -> None:
     assert desk.stub.log == []
 
 
+@pytest.mark.parametrize("how", ["offline", "away"])
+def test_a_complete_cache_needs_no_network(desk: Desk, how: str) -> None:
+    """Also by the names of the Hub, and on a branch that nobody can look up now."""
+    desk.pull("--save", "mine")
+    files = desk.files
+    desk.stub.log.clear()
+    env = {"HF_HUB_OFFLINE": "1"} if how == "offline" else {"HF_ENDPOINT": "http://127.0.0.1:1"}
+    for arguments in (PAIR, ("mine",), ("--target", TARGET_REPO)):
+        again = desk("pull", *arguments, **env)
+        assert again.code == 0, again.err
+        assert "nothing to fetch" in again.err
+    assert (desk.files, desk.stub.log) == (files, [])
+    code = {"offline": 30, "away": 25}[how]
+    only_error(desk("pull", "--target", f"{TARGET_REPO}:Q4_0", **env), code)
+    only_error(desk("pull", "--target", f"{TARGET_REPO}@v2", **env), code)
+
+
+def test_no_network_ends_soon_and_in_words(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    slept: list[float] = []
+    monkeypatch.setattr("time.sleep", slept.append)
+    error = only_error(desk.pull(HF_ENDPOINT="http://127.0.0.1:1"), 25)
+    assert error.startswith("Error: 127.0.0.1 cannot be reached: connection refused.")
+    assert sum(slept) <= 2
+
+
+def test_a_pulled_file_with_wrong_bytes_is_fetched_again(desk: Desk) -> None:
+    """A pinned file asks no network, so its note of a hash is all that tells."""
+    desk.pull("--save", "mine")
+    place = next((desk.folder / "hub").rglob(TARGET))
+    data = place.read_bytes()
+    place.resolve().write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    again = desk("pull", "mine")
+    assert again.code == 0, again.err
+    assert f"{TARGET} is damaged." in again.err
+    assert place.read_bytes() == data
+
+
+def test_a_password_is_not_said_again(desk: Desk) -> None:
+    """Wherever an address is taken: Done looks for it in everything that a command prints."""
+    address = desk.stub.endpoint.replace("//", f"//me:{PASSWORD}@")
+    assert desk.pull(HF_ENDPOINT=address, HF_TOKEN=TOKEN).code == 0
+    desk("rm", TARGET_REPO, "--yes")
+    for path in ("/revision/", "/tree/", "/resolve/", "/cdn/"):
+        desk.stub.faults = [Fault(path=path, method="*", kind="status", status=404, times=-1)]
+        assert desk.pull(HF_ENDPOINT=address, HF_TOKEN=TOKEN).code != 0
+    for text in (address, f"{address}/{TARGET_REPO}"):
+        assert desk("pull", "--target", text).code == 2
+        assert desk("plan", text).code != 0
+        assert desk("run", text, "a").code != 0
+
+
 def test_missing_files_are_offered_on_a_terminal(desk: Desk) -> None:
     desk.pull("--save", "mine")
     desk("rm", "mine", "--yes")
@@ -487,6 +539,47 @@ def test_a_split_model_is_planned_pulled_checked_and_run(desk: Desk) -> None:
 
 
 # --- what went wrong once ---------------------------------------------------------------------------------
+
+
+def test_a_later_part_of_a_split_model_stands_for_all_of_it(desk: Desk) -> None:
+    parts = write_split(desk.target, desk.folder, "shards")
+    told = f"{parts[1].name} is a later part of a split model; its first part is opened: {parts[0].name}."
+    draft = write_split(desk.draft, desk.folder, "small")
+    asked = ("a b", "-n", 4, "--raw", "--temp", 0, "--json")
+    run = desk("run", parts[1], *asked, "--draft", draft[1])
+    assert told in run.err
+    assert f"its first part is opened: {draft[0].name}." in run.err
+    assert run.document["token_ids"] == desk("run", desk.target, *asked).document["token_ids"]
+    assert told in desk("plan", parts[1]).err
+    for part in parts:
+        add(desk.stub.root, "acme/shards-GGUF", part.name, part)
+    pulled = desk("pull", "--target", f"acme/shards-GGUF:{parts[1].name}", "--save", "shards")
+    assert (pulled.code, told in pulled.err) == (0, True), pulled.err
+    assert desk("run", "shards", "a b", "-n", 2, "--raw").code == 0
+
+
+# --- plan without a network -------------------------------------------------------------------------------
+
+AWAY = {"HF_ENDPOINT": "http://127.0.0.1:1"}
+
+
+def test_plan_without_a_network_counts_what_the_preset_knows(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    slept: list[float] = []
+    monkeypatch.setattr("time.sleep", slept.append)
+    fits = desk("plan", "llama-3.1-8b", "--ram", "8G", "--vram", "0", **AWAY)
+    assert (fits.code, slept) == (0, [])
+    assert "weights  5.73 GB of 8.59 GB free (target 4.92 GB, draft 807.7 MB)" in fits.out
+    assert "Only the weights are counted" in fits.err
+    assert "The weights alone do not fit." in only_error(
+        desk("plan", "llama-3.1-8b", "--ram", "2G", "--vram", "0", **AWAY), 5
+    )
+    alone = desk("plan", "llama-3.1-8b", "--draft", "none", "--ram", "8G", "--vram", "0", "--json", HF_HUB_OFFLINE="1")
+    assert json.loads(alone.out) == {"weights": {"target": 4920739232}, "free": 8 * 2**30, "fits": None}
+
+
+@pytest.mark.parametrize("arguments", [("acme/none",), ("llama-3.1-8b", "--draft", "acme/none"), ("gemma-3-4b",)])
+def test_plan_without_a_network_and_without_sizes_says_so(desk: Desk, arguments: tuple[str, ...]) -> None:
+    assert "127.0.0.1 cannot be reached" in only_error(desk("plan", *arguments, **AWAY), 25)
 
 
 def test_a_file_that_was_cut_on_this_disk_is_fetched_anew(desk: Desk) -> None:

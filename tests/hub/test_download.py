@@ -6,7 +6,9 @@ import multiprocessing
 import os
 import re
 import shutil
+import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -20,6 +22,7 @@ from specdec_cli.errors import (
     DiskFull,
     HeldByAnother,
     HubFailed,
+    NoNetwork,
     RateLimited,
     Stalled,
 )
@@ -225,7 +228,10 @@ def test_the_sum_of_what_is_missing_is_held_against_the_disk(buyer: Buyer, monke
     with pytest.raises(DiskFull) as caught:
         buyer.downloader().check_disk(needed)
     assert "HF_HUB_CACHE" in str(caught.value.hint)
+    assert "67.1 MB kept free" in str(caught.value)
     buyer.downloader().check_disk(needed - 1)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=0))
+    buyer.downloader().check_disk(0)
 
 
 def mounted(folder: Path, megabytes: int) -> bool:
@@ -432,3 +438,128 @@ def test_a_part_of_a_split_model_is_a_model(buyer: Buyer, big: Path, tmp_path: P
     for part in write_split(big, tmp_path, "split"):
         add(buyer.stub.root, TARGET_REPO, part.name, part)
         assert buyer.fetch(TARGET_REPO, part.name).is_file()
+
+
+# --- what lies in the cache -------------------------------------------------------------------------------
+
+
+def test_wrong_bytes_of_the_right_size_are_found_once_and_fetched_again(buyer: Buyer) -> None:
+    """As another program may leave them when the power fails."""
+    info, file = buyer.look_up()
+    store = RepoStore(buyer.root, TARGET_REPO)
+    store.blob(file.etag).parent.mkdir(parents=True)
+    store.blob(file.etag).write_bytes(bytes(file.size))
+    place = store.link(info.commit, TARGET, file.etag)
+    assert sha256(buyer.fetch()) == file.etag
+    assert any(str(store.damaged(file.etag)) in note for note in buyer.progress.notes)
+    assert store.is_verified(place, file.etag)
+
+
+def test_a_file_is_hashed_once_and_again_when_it_changes(buyer: Buyer, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = buyer.fetch()
+    _, file = buyer.look_up()
+    store = RepoStore(buyer.root, TARGET_REPO)
+    hashed: list[Path] = []
+    real = download.check_file
+    monkeypatch.setattr(download, "check_file", lambda path, etag: hashed.append(path) or real(path, etag))
+    buyer.fetch()
+    assert hashed == [], "what was fetched here was hashed on the way"
+    store.verified(file.etag).unlink()
+    buyer.fetch()
+    buyer.fetch()
+    assert hashed == [place]
+    os.utime(place)
+    buyer.fetch()
+    assert hashed == [place, place]
+
+
+def test_a_complete_cache_on_a_read_only_disk(buyer: Buyer, tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    if not mounted(disk, 16):
+        pytest.skip("no right to mount a small disk")
+    try:
+        there = Buyer(buyer.stub, disk / "cache")
+        info, file = there.look_up()
+        place = there.fetch()
+        there.downloader().remember(TARGET_REPO, "main", info.commit)
+        RepoStore(there.root, TARGET_REPO).verified(file.etag).unlink()
+        subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+        assert there.fetch() == place
+        there.downloader().remember(TARGET_REPO, "main", info.commit)
+        assert there.downloader().missing_bytes(TARGET_REPO, info.commit, [file]) == 0
+        with pytest.raises(DiskFull, match="cannot be written"):
+            there.fetch(DRAFT_REPO, DRAFT)
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+
+
+@pytest.mark.parametrize("kind", ["pipe", "link", "link to nothing"])
+def test_what_is_no_file_where_a_download_grows_is_replaced(buyer: Buyer, tmp_path: Path, kind: str) -> None:
+    """A pipe would be waited for, and through a link the bytes would go elsewhere."""
+    _, file = buyer.look_up()
+    part = RepoStore(buyer.root, TARGET_REPO).incomplete(file.etag)
+    part.parent.mkdir(parents=True)
+    precious = tmp_path / "precious"
+    if kind == "pipe":
+        os.mkfifo(part)
+    else:
+        part.symlink_to(precious)
+    if kind == "link":
+        precious.write_bytes(b"precious")
+    assert sha256(buyer.fetch()) == file.etag
+    assert not precious.exists() or precious.read_bytes() == b"precious"
+
+
+@pytest.mark.parametrize("where", ["lock", "blob", "snapshot", "verified"])
+def test_a_pipe_in_the_cache_is_not_waited_for(buyer: Buyer, where: str) -> None:
+    info, file = buyer.look_up()
+    store = RepoStore(buyer.root, TARGET_REPO)
+    places = {
+        "lock": store.lock(file.etag),
+        "blob": store.blob(file.etag),
+        "snapshot": store.snapshot(info.commit, TARGET),
+        "verified": store.verified(file.etag),
+    }
+    places[where].parent.mkdir(parents=True)
+    os.mkfifo(places[where])
+    assert sha256(buyer.fetch()) == file.etag
+
+
+@pytest.mark.parametrize("text", ["", "x" * 5000, "../../x", "\x00", "é"])
+def test_a_branch_that_is_noted_wrongly_is_not_known(buyer: Buyer, text: str) -> None:
+    store = RepoStore(buyer.root, TARGET_REPO)
+    ref = store.folder / "refs" / "main"
+    ref.parent.mkdir(parents=True)
+    ref.write_text(text)
+    assert store.commit_of("main") is None
+    ref.unlink()
+    os.mkfifo(ref)
+    assert store.commit_of("main") is None
+
+
+def test_the_lock_of_a_process_that_died_holds_nobody_up(buyer: Buyer) -> None:
+    _, file = buyer.look_up()
+    path = RepoStore(buyer.root, TARGET_REPO).lock(file.etag)
+    path.parent.mkdir(parents=True)
+    code = (
+        f"import os, signal; from specdec_cli.hub.client import lock; lock(__import__('pathlib').Path({str(path)!r}), "
+        "timeout=5).__enter__(); os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    died = subprocess.run([sys.executable, "-c", code], check=False)
+    assert died.returncode == -signal.SIGKILL
+    assert path.exists()
+    began = time.monotonic()
+    assert sha256(buyer.fetch()) == file.etag
+    assert time.monotonic() - began < download.LOCK_NOTICE_SECONDS
+
+
+@pytest.mark.parametrize(("unreachable", "waits"), [(0, []), (1, [1.0]), (download.RETRIES, [1.0, 2.0, 4.0, 8.0, 8.0])])
+def test_a_hub_out_of_reach_is_given_up_soon_before_anything_came(unreachable: int, waits: list[float]) -> None:
+    slept: list[float] = []
+
+    def fail() -> None:
+        raise NoNetwork("hub.example cannot be reached.")
+
+    with pytest.raises(NoNetwork):
+        download.with_retries(fail, sleep=slept.append, note=lambda _: None, unreachable=unreachable)
+    assert slept == waits

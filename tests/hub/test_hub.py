@@ -28,9 +28,9 @@ from specdec_cli.hub.client import MAX_FILES, MAX_PAGE_BYTES, MAX_PAGES, Hub, op
 from specdec_cli.hub.http_errors import retry_after
 from tests.hubstub import Fault, HubStub
 from tests.planted import PlantedPair
+from tests.secrets import PASSWORD, TOKEN
 from tests.shop import TARGET, TARGET_REPO, add, fill, settings
 
-TOKEN = "hf_secretsecretsecret"
 CERTIFICATE = Path(__file__).parent.parent / "localhost.pem"
 
 
@@ -176,12 +176,12 @@ def test_no_network(stub: HubStub) -> None:
 
 
 def test_a_proxy_that_is_not_there(stub: HubStub, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HTTP_PROXY", "http://user:secret@127.0.0.1:1")
+    monkeypatch.setenv("HTTP_PROXY", f"http://user:{PASSWORD}@127.0.0.1:1")
     stub.endpoint = "http://hub.example"
     words, hint = failure(stub, ProxyFailed)
     assert words.startswith("The proxy 127.0.0.1 cannot be reached")
     assert "NO_PROXY" in hint
-    assert "secret" not in words + hint
+    assert PASSWORD not in words + hint
 
 
 def test_a_proxy_is_used_and_left_out_as_the_environment_says(stub: HubStub, monkeypatch: pytest.MonkeyPatch) -> None:
