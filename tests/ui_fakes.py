@@ -6,10 +6,11 @@ from collections.abc import Iterator, Sequence
 import pyte
 
 from specdec_cli.decode.stats import RunStats
+from specdec_cli.decode.text_stream import Span
 from specdec_cli.decode.types import Round
 from specdec_cli.ui.dashboard import LiveView
 from specdec_cli.ui.terminal import Terminal
-from specdec_cli.ui.view import Header, ModelLine, Span, View
+from specdec_cli.ui.view import Header, ModelLine, View
 
 HEADER = Header(
     target=ModelLine("big-Q4_K_M", 4_683_000_000, 235_000_000, (29, 29)),

@@ -42,6 +42,7 @@ from specdec_cli.decode.engine import generate
 from specdec_cli.decode.sampler_chain import Law
 from specdec_cli.decode.sampling import SamplingParams
 from specdec_cli.decode.stats import RunStats
+from specdec_cli.decode.text_stream import Span
 from specdec_cli.decode.types import Drafter, Round
 from specdec_cli.drafters.none import NoDrafter
 from specdec_cli.generation.json_document import versions
@@ -51,7 +52,7 @@ from specdec_cli.generation.writer import Limits, Writer
 from specdec_cli.llama.abort import AbortFlag
 from specdec_cli.planning.plan import PairRequest
 from specdec_cli.ui.make import open_view
-from specdec_cli.ui.view import Span, View
+from specdec_cli.ui.view import View
 from tests.planted import N_SPECIAL, disturbed, log_chain, random_chain, write_planted
 
 PROMPT = "Explain step by step how a bicycle stays upright, and then tell a short story about one."

@@ -15,11 +15,12 @@ from rich.segment import SegmentLines
 from rich.terminal_theme import MONOKAI
 
 from specdec_cli.decode.stats import RunStats
+from specdec_cli.decode.text_stream import Span
 from specdec_cli.decode.types import Round
 from specdec_cli.ui.dashboard import text_styles
 from specdec_cli.ui.paint import Line, Palette
 from specdec_cli.ui.panel import panel
-from specdec_cli.ui.view import Header, Span
+from specdec_cli.ui.view import Header
 from specdec_cli.ui.wrap import Wrapper
 
 ROUND_FIELDS = ("n_accepted", "own", "k", "draft_seconds", "verify_seconds", "seconds", "finish", "off_reason")

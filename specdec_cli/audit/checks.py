@@ -28,7 +28,7 @@ from specdec_cli.decode.engine import generate, rows_for
 from specdec_cli.decode.rejection import excess
 from specdec_cli.decode.sampler_chain import certain
 from specdec_cli.decode.sampling import SamplingParams
-from specdec_cli.decode.types import Distribution, Drafter, Head, HiddenTarget, Target
+from specdec_cli.decode.types import Distribution, Drafter, Head, Target
 from specdec_cli.drafters import DrafterParts, make_drafter, sources
 from specdec_cli.drafters.medusa.heads import Heads
 from specdec_cli.drafters.none import NoDrafter
@@ -358,7 +358,7 @@ class _Tally:
 class _Sessions:
     """Target and draft, each asked the same only once."""
 
-    target: HiddenTarget
+    target: RememberedTarget
     draft: Target | None
     head: Head | None
     heads: Heads | None

@@ -17,9 +17,7 @@ T = TypeVar("T")
 
 
 class ShowingTarget(BranchingTarget, HiddenTarget, Protocol):
-    """A target that can do all that drafters ask of one; states are shown while `keep_hidden` is set."""
-
-    keep_hidden: bool
+    """A target that can do all that drafters ask of one."""
 
 
 class _Kept(Generic[T]):
@@ -85,12 +83,8 @@ class RememberedTarget(Remembered):
         """The state after any text but none: the first draw of a place has no pass before it."""
 
         def find() -> tuple[Hidden | None, int]:
-            self._target.keep_hidden = True
-            try:
-                self._target.score(tokens, 1)
-                state = self._target.hidden(tokens)
-            finally:
-                self._target.keep_hidden = False
+            self._target.score(tokens, 1, hidden=True)
+            state = self._target.hidden(tokens)
             return state, 0 if state is None else state.nbytes
 
         return self._states.get(tuple(tokens), find) if tokens else None

@@ -8,7 +8,17 @@ from specdec_cli.decode.draft_length import DraftLength
 from specdec_cli.decode.logprobs import logprobs
 from specdec_cli.decode.strict import Strict
 from specdec_cli.decode.tokens import Tokens
-from specdec_cli.decode.types import BranchingTarget, Draft, Drafter, FinishReason, Logits, Round, Target
+from specdec_cli.decode.types import (
+    BranchingTarget,
+    Draft,
+    Drafter,
+    FinishReason,
+    HiddenDrafter,
+    HiddenTarget,
+    Logits,
+    Round,
+    Target,
+)
 
 
 def generate(
@@ -26,13 +36,15 @@ def generate(
 ) -> Iterator[Round]:
     """Yield one Round per target pass until an end token, the limit or the end of the context.
 
-    The last token is always pending: emitted, not yet evaluated. `ends` is called once for every
-    emitted token, in order, and says whether the text ends with it (an end token, a stop string).
-    The first round only reads the prompt and emits one token, so that the time to first token is
-    that of plain decoding. `prompt` holds at least one token and fewer than target.n_ctx. With
-    `n_logprobs` rounds tell log-probabilities of their tokens and of that many alternatives; `strict`
-    (of the same rule) keeps drafts to widths without noise, or settles near ties.
+    The last token is always pending: emitted, not yet evaluated. `ends` says whether a token ends the
+    text; whoever finds another end in it (a stop string) asks for no more rounds. The first round only
+    reads the prompt and emits one token, so that the time to first token is that of plain decoding.
+    `prompt` holds at least one token and fewer than target.n_ctx. With `n_logprobs` rounds tell
+    log-probabilities of their tokens and of that many alternatives; `strict` (of the same rule) keeps
+    drafts to widths without noise, or settles near ties.
     """
+    if isinstance(drafter, HiddenDrafter) and drafter.wants_hidden and isinstance(target, HiddenTarget):
+        target = _WithHidden(target)
     tokens = Tokens(prompt)
     rule.law.begin(len(tokens))
     length.begin(len(tokens))
@@ -61,22 +73,22 @@ def generate(
         new, is_end = _up_to_end((*draft.tokens[:n_accepted], own), ends)
         tokens = tokens.grown(new)
         found = () if n_logprobs is None else logprobs(rows, new, n_logprobs, rule.law.n_shared)
-        # Nothing is emitted after the token that ends the text, and what was drafted after it is not counted.
-        is_cut = len(new) <= n_accepted
         ended = clock()
         round_ = Round(
-            drafted=new if is_cut else draft.tokens,
-            n_accepted=len(new) if is_cut else n_accepted,
-            own=None if is_cut else own,
+            drafted=draft.tokens,
+            n_accepted=n_accepted,
+            own=own,
             k=k,
             draft_seconds=drafted - asked if k > 0 else 0.0,
             verify_seconds=scored - drafted,
             seconds=ended - began,
-            finish="stop" if is_end else full if len(tokens) >= limit else None,
+            finish=full if len(tokens) >= limit else None,
             logprobs=found,
             source=draft.source,
             n_beside=len(draft.beside.tokens) if draft.beside is not None else 0,
         )
+        if is_end:
+            round_ = round_.ending_after(len(new))
         length.observe(round_)
         # A round without room for a draft asks nobody, but what is off stays off.
         off_reason = draft.off_reason or length.off_reason or off_reason
@@ -87,6 +99,18 @@ def generate(
         yield round_
         if round_.finish:
             return
+
+
+class _WithHidden:
+    """A target whose every pass gives hidden states."""
+
+    def __init__(self, target: HiddenTarget) -> None:
+        self._target = target
+        self.n_ctx = target.n_ctx
+        self.n_vocab = target.n_vocab
+
+    def score(self, tokens: Sequence[int], n_last: int) -> Logits:
+        return self._target.score(tokens, n_last, hidden=True)
 
 
 def rows_for(target: Target, text: Sequence[int], draft: Draft) -> Logits:

@@ -1,7 +1,7 @@
 """The few values that travel between modules, and the two protocols. No behaviour beyond their own fields."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
@@ -114,6 +114,18 @@ class Round:
         own: Origin = "target"
         return (drafted,) * self.n_accepted + ((own,) if self.own is not None else ())
 
+    def ending_after(self, n: int) -> "Round":
+        """The round if the text ends with its token `n`, counted from 1: nothing after that is emitted or counted."""
+        is_cut = n <= self.n_accepted
+        return replace(
+            self,
+            drafted=self.drafted[:n] if is_cut else self.drafted,
+            n_accepted=min(n, self.n_accepted),
+            own=None if is_cut else self.own,
+            finish="stop",
+            logprobs=self.logprobs[:n],
+        )
+
 
 class Target(Protocol):
     """Gives the logits of the last positions of a token list, whatever was asked before."""
@@ -141,11 +153,20 @@ class BranchingTarget(Target, Protocol):
         ...
 
 
-class HiddenTarget(Target, Protocol):
-    """A target that shows the states from which it made its logits."""
+class HiddenStates(Protocol):
+    """Shows the states from which a target made its logits."""
 
     def hidden(self, tokens: Sequence[int]) -> Hidden | None:
-        """The state after `tokens`, shape [n_embd], a copy; None if the last pass gave no row there."""
+        """The state after `tokens`, shape [n_embd], a copy; None if the last pass gave none there."""
+        ...
+
+
+@runtime_checkable
+class HiddenTarget(Target, HiddenStates, Protocol):
+    """A target whose passes give hidden states if they are asked for."""
+
+    def score(self, tokens: Sequence[int], n_last: int, *, hidden: bool = False) -> Logits:
+        """As of any target; with `hidden` the pass gives the states of its rows as well."""
         ...
 
 
@@ -203,4 +224,14 @@ class Drafter(Protocol):
 
         `more` is called once after each of them, in order, and none is drafted once it has said no.
         """
+        ...
+
+
+@runtime_checkable
+class HiddenDrafter(Drafter, Protocol):
+    """A drafter that may draft from the target's hidden states."""
+
+    @property
+    def wants_hidden(self) -> bool:
+        """Whether the target's passes are to give them."""
         ...

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from specdec_cli.decode.coupled import Rule
-from specdec_cli.decode.types import Drafter, Head, HiddenTarget, Target
+from specdec_cli.decode.types import Drafter, Head, HiddenStates, Target
 from specdec_cli.drafters.head import HeadDrafter
 from specdec_cli.drafters.lookahead import LookaheadDrafter
 from specdec_cli.drafters.medusa.drafter import MedusaDrafter
@@ -29,7 +29,7 @@ class DrafterParts:
     end_tokens: frozenset[int]
     p_min: float
     session: Target | None
-    target: HiddenTarget | None = None
+    target: HiddenStates | None = None
     head: Head | None = None
     heads: Heads | None = None
     turns: Turns | None = None

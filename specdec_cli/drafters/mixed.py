@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from specdec_cli.decode.types import Draft, Drafter, More, to_the_end
+from specdec_cli.decode.types import Draft, Drafter, HiddenDrafter, More, to_the_end
 
 
 class Turns(Protocol):
@@ -31,6 +31,10 @@ class MixedDrafter:
         self._turns = turns
         self.gave_up: str | None = None
         """Why the model drafts no more; lookup goes on."""
+
+    @property
+    def wants_hidden(self) -> bool:
+        return isinstance(self._model, HiddenDrafter) and self._model.wants_hidden
 
     def propose(self, tokens: Sequence[int], k: int, more: More = to_the_end) -> Draft:
         found = self._ask(self._lookup, tokens, k, more)

@@ -1,16 +1,16 @@
 """Following one answer: rounds become text, statistics, a view and a trace."""
 
 import signal
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from specdec_cli.advice import run_notes
 from specdec_cli.decode.stats import RunStats
-from specdec_cli.decode.text_stream import Piece, Reply
-from specdec_cli.decode.types import FinishReason, Origin, Round, TokenLogprob
+from specdec_cli.decode.text_stream import Reply
+from specdec_cli.decode.types import FinishReason, Round, TokenLogprob
 from specdec_cli.errors import Interrupted, SpecdecError
 from specdec_cli.generation.trace import Trace
-from specdec_cli.ui.view import Span, View
+from specdec_cli.ui.view import View
 
 
 @dataclass
@@ -19,7 +19,6 @@ class Answer:
 
     finish: FinishReason = "length"
     stats: RunStats = field(default_factory=RunStats)
-    origins: list[Origin] = field(default_factory=list)
     logprobs: list[TokenLogprob] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     error: SpecdecError | None = None
@@ -35,28 +34,29 @@ def follow(
 ) -> Answer:
     """Show every round as it comes; the text so far and the summary are kept whatever ends it.
 
-    `rounds` must feed `reply` (it is the engine's `ends`); `count` adds to the statistics, at the
-    end, what only the sessions know. An interruption or a failure of a model
-    ends the answer like an end token does, and is found in it.
+    `reply` makes text of them and ends the answer at a stop string; `count` adds to the statistics, at the end, what
+    only the sessions know. An interruption or a failure of a model ends the answer like an end token does, and is found
+    in it.
     """
     answer = Answer()
     try:
-        for round_ in rounds:
-            answer.origins += round_.origins
+        for emitted in rounds:
+            round_, spans = reply.add(emitted)
             answer.logprobs += round_.logprobs
             answer.stats.add(round_)
-            spans = spans_of(reply.take(), answer.origins)
             view.show(spans, answer.stats)
             trace.round(round_, spans)
             answer.finish = round_.finish or answer.finish
             for note in run_notes(answer.stats, drafter) if answer.stats.drafted else ():
                 _tell(note, answer, view)
+            if round_.finish:
+                break
     except KeyboardInterrupt:  # a second Ctrl-C, or one that came outside a pass
         answer.finish, answer.error = "interrupt", Interrupted(signal.SIGINT)
     except SpecdecError as error:
         answer.finish, answer.error = ("interrupt" if isinstance(error, Interrupted) else "error"), error
     count(answer.stats)
-    spans = spans_of(reply.close(), answer.origins)
+    spans = reply.close()
     late = [note for note in run_notes(answer.stats, drafter) if note not in answer.notes]
     answer.notes += late
     view.finish(spans, answer.stats, answer.finish, late)
@@ -68,15 +68,3 @@ def _tell(note: str, answer: Answer, view: View) -> None:
     if note not in answer.notes:
         answer.notes.append(note)
         view.notice(note)
-
-
-def spans_of(pieces: Sequence[Piece], origins: Sequence[Origin]) -> list[Span]:
-    """Text with its origin; neighbours of one origin become one span."""
-    spans: list[Span] = []
-    for piece in pieces:
-        origin = origins[piece.token_index]
-        if spans and spans[-1].origin == origin:
-            spans[-1] = Span(spans[-1].text + piece.text, origin)
-        else:
-            spans.append(Span(piece.text, origin))
-    return spans

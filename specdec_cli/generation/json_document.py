@@ -22,7 +22,7 @@ def run_document(pair: Pair, written: Written, settings: Mapping[str, Any]) -> d
     return {
         "text": reply.text,
         "token_ids": reply.tokens,
-        "origins": answer.origins,
+        "origins": reply.origins,
         "logprobs": [_logprob(pair, one) for one in answer.logprobs] or None,
         "finish_reason": answer.finish,
         "prompt_tokens": written.prompt_tokens,

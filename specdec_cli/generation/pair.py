@@ -11,7 +11,6 @@ from specdec_cli.decode.strict import Strict
 from specdec_cli.decode.types import Drafter
 from specdec_cli.drafters import COPYING, DrafterParts, make_drafter, sources
 from specdec_cli.drafters.lookahead import LookaheadDrafter
-from specdec_cli.drafters.medusa.drafter import MedusaDrafter
 from specdec_cli.drafters.medusa.heads import Heads, TargetShape, read_heads
 from specdec_cli.drafters.mixed import Turns
 from specdec_cli.drafters.model import ModelDrafter
@@ -243,7 +242,6 @@ def drafter_for(pair: Pair, name: str, rule: Rule, p_min: float, turns: Turns | 
     session, target = pair.draft.session if pair.draft is not None else None, pair.target.session
     if LookaheadDrafter.name in sources(name) and not target.can_crop:
         return NoDrafter("lookahead needs a memory that several texts can share (this is a recurrent or hybrid model)")
-    target.keep_hidden = MedusaDrafter.name in sources(name)
     parts = DrafterParts(
         rule,
         pair.end_tokens,

@@ -6,8 +6,9 @@ from dataclasses import asdict
 from typing import Any, TextIO
 
 from specdec_cli.decode.stats import Evaluation, RunStats
+from specdec_cli.decode.text_stream import Span
 from specdec_cli.decode.types import FinishReason, Round
-from specdec_cli.ui.view import Header, Span
+from specdec_cli.ui.view import Header
 
 
 def stats_document(stats: RunStats) -> dict[str, Any]:

@@ -83,7 +83,7 @@ class Writer:
             pair.rule,
             prompt,
             max_tokens=self._limits.max_tokens,
-            ends=reply.push,
+            ends=pair.end_tokens.__contains__,
             clock=self._clock,
             n_logprobs=self._n_logprobs,
             strict=pair.strict,

@@ -58,8 +58,7 @@ class LlamaHead:
         self._settings = settings
         self._abort = abort
         self._clock = clock
-        self._hidden = target.capture(facts.layers)
-        self._hidden.on_full = self._keep_up
+        self._hidden = target.capture(facts.layers, self._keep_up)
         self._context = self._open(settings)
         self.cache_bytes = cache_bytes_from_log()
         self._memory = llama_cpp.llama_get_memory(self._context)

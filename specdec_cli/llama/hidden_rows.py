@@ -12,7 +12,7 @@ from specdec_cli.models.heads import OUTPUT_STATE
 
 Rows = NDArray[np.float32]
 Read = Callable[[Sequence[int]], None]
-"""Told when room is short: the tokens evaluated so far, whose rows may be read now."""
+"""Called between two passes when room is short, with the tokens evaluated so far: their rows may be read now."""
 
 
 class HiddenRows:
@@ -20,17 +20,17 @@ class HiddenRows:
 
     A row holds the inputs of `layers` side by side, `n_embd` numbers each. The session adds a row for
     every token it evaluates and takes rows back with its cache. `drop_before` frees what has been read;
-    when `capacity` rows are not enough, `on_full` may read and drop, and then the oldest go: memory is
+    when `capacity` rows are not enough, `read` may read and drop, and then the oldest go: memory is
     bounded whether anybody reads or not.
     """
 
-    def __init__(self, context: Any, layers: Sequence[int], n_embd: int, capacity: int) -> None:
+    def __init__(self, context: Any, layers: Sequence[int], n_embd: int, capacity: int, read: Read) -> None:
         self._context = context
         self._layers = tuple(layers)
         self._rows = np.empty((capacity, len(layers), n_embd), np.float32)
         self._n = 0
         self.first = 0
-        self.on_full: Read | None = None
+        self.read = read
         for layer in self._layers:
             if layer == OUTPUT_STATE:
                 capture_last(context, only_wanted=False)
@@ -43,9 +43,9 @@ class HiddenRows:
         return self._rows.shape[1] * self._rows.shape[2]
 
     def make_room(self, cached: Sequence[int], n: int) -> None:
-        """Before `n` tokens are evaluated after those of `cached`. Raises what `on_full` does."""
-        if self._n + n > len(self._rows) and self.on_full is not None:
-            self.on_full(cached)
+        """Before `n` tokens are evaluated after those of `cached`. Raises what `read` does."""
+        if self._n + n > len(self._rows):
+            self.read(cached)
         self._forget(self._n + n - len(self._rows))
 
     def add(self, start: int, n: int) -> None:

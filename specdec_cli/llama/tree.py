@@ -14,6 +14,11 @@ def leaf_sequences(parents: Sequence[int]) -> list[list[int]]:
     return found
 
 
+def n_leaves_of(parents: Sequence[int]) -> int:
+    """How many tokens of a tree have none after them."""
+    return len(parents) - len(set(parents) - {-1})
+
+
 def depths_of(parents: Sequence[int]) -> list[int]:
     """For each token of a tree how far it is from the root, which is not one of them."""
     depths: list[int] = []

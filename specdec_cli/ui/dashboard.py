@@ -13,13 +13,14 @@ from rich.segment import ControlType, Segment, SegmentLines, Segments
 from rich.style import Style
 
 from specdec_cli.decode.stats import RunStats
+from specdec_cli.decode.text_stream import Span
 from specdec_cli.decode.types import FinishReason, Origin
 from specdec_cli.ui.clean import Cleaner, printable
 from specdec_cli.ui.paint import DIM, PLAIN, Line, Palette
 from specdec_cli.ui.panel import panel
 from specdec_cli.ui.summary import placement, summary, warnings
 from specdec_cli.ui.terminal import Terminal
-from specdec_cli.ui.view import Header, Span
+from specdec_cli.ui.view import Header
 from specdec_cli.ui.wrap import Wrapper, wrapped
 
 LEAST_SECONDS_BETWEEN_DRAWS = 0.1

@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 from typing import Self
 
 from specdec_cli.decode.stats import RunStats
+from specdec_cli.decode.text_stream import Span
 from specdec_cli.decode.types import FinishReason
-from specdec_cli.ui.view import Span
 
 
 class SilentView:

@@ -5,11 +5,12 @@ from types import TracebackType
 from typing import Self
 
 from specdec_cli.decode.stats import RunStats
+from specdec_cli.decode.text_stream import Span
 from specdec_cli.decode.types import FinishReason
 from specdec_cli.ui.clean import Cleaner, printable
 from specdec_cli.ui.summary import placement, summary, warnings
 from specdec_cli.ui.terminal import Terminal
-from specdec_cli.ui.view import Header, Span
+from specdec_cli.ui.view import Header
 
 
 class PlainView:

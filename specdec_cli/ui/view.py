@@ -6,7 +6,8 @@ from types import TracebackType
 from typing import Any, Protocol, Self
 
 from specdec_cli.decode.stats import RunStats
-from specdec_cli.decode.types import FinishReason, Origin
+from specdec_cli.decode.text_stream import Span
+from specdec_cli.decode.types import FinishReason
 
 NO_DRAFTER = "none"
 """The name under which a run without a drafter is shown."""
@@ -54,14 +55,6 @@ class Header:
                 "draft": None if draft is None else ModelLine.from_fields(draft),
             }
         )
-
-
-@dataclass(frozen=True, slots=True)
-class Span:
-    """Text of one origin."""
-
-    text: str
-    origin: Origin
 
 
 class View(Protocol):

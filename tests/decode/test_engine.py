@@ -18,7 +18,7 @@ from specdec_cli.decode.rejection import BlockRejection, TokenRejection
 from specdec_cli.decode.sampler_chain import Law
 from specdec_cli.decode.sampling import SamplingParams
 from specdec_cli.decode.text_stream import Reply
-from specdec_cli.decode.types import Draft, Drafter, Round
+from specdec_cli.decode.types import Draft, Drafter, Round, TokenLogprob
 from specdec_cli.drafters.model import ModelDrafter
 from specdec_cli.drafters.ngram.drafter import NgramDrafter
 from specdec_cli.drafters.none import NoDrafter
@@ -266,24 +266,6 @@ def test_an_end_token_that_the_target_does_not_want_ends_nothing() -> None:
     assert rounds[-1].finish == "length"
 
 
-@pytest.mark.parametrize("name", ["none", "perfect", "wrong", "half right", "another model"])
-def test_every_emitted_token_is_shown_to_ends_once_and_in_order(name: str) -> None:
-    """Stop strings are found by a text that is built from these calls."""
-    seen: list[int] = []
-
-    def ends(token: int) -> bool:
-        seen.append(token)
-        return len(seen) == 23
-
-    rule = rule_for(table(), SETTINGS[1])
-    rounds = []
-    for round_ in start(table(), DRAFTERS[name](table, rule), rule=rule, ends=ends):
-        rounds.append(round_)
-        assert seen == emitted(rounds)
-    assert len(seen) == 23
-    assert seen == plain(table(), 23, rule=rule)
-
-
 def letters(token: int) -> bytes:
     return f"{chr(97 + token % 26)}{chr(97 + token // 26)}".encode()
 
@@ -296,12 +278,28 @@ def test_stop_strings_end_the_text_inside_and_across_drafts(name: str, cut: int)
     for at in range(0, 34, 2):
         stop = text[at + cut : at + cut + 5]  # over two or three tokens
         reply = Reply(letters, end_tokens=(), stop_strings=[stop])
-        rounds = list(start(hashed(), DRAFTERS[name](hashed, rule_for(hashed())), k=3, ends=reply.push))
+        rounds = []
+        for round_ in start(hashed(), DRAFTERS[name](hashed, rule_for(hashed())), k=3):
+            rounds.append(reply.add(round_)[0])
+            if rounds[-1].finish:
+                break
         reply.close()
 
         assert reply.text == text[: text.index(stop)]
-        assert reply.tokens == emitted(rounds)
+        assert reply.tokens == emitted(rounds) == tokens[: len(reply.tokens)]
+        assert reply.origins == [origin for round_ in rounds for origin in round_.origins]
         assert rounds[-1].finish == "stop"
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 4])
+def test_a_round_that_ends_early_has_nothing_after_its_last_token(n: int) -> None:
+    logprobs = tuple(TokenLogprob(token, -1.0, ()) for token in (5, 6, 7, 8))
+    cut = Round((5, 6, 7, 9), 3, 8, k=4, finish="length", logprobs=logprobs).ending_after(n)
+
+    assert cut.tokens == (5, 6, 7, 8)[:n]
+    assert cut.drafted == ((5, 6, 7)[:n] if n < 4 else (5, 6, 7, 9)), "what was drafted after it is not counted"
+    assert cut.logprobs == logprobs[:n]
+    assert (cut.finish, cut.own) == ("stop", 8 if n == 4 else None)
 
 
 @pytest.mark.parametrize("name", ["none", "perfect", "wrong"])

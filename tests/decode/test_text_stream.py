@@ -8,10 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdec_cli.decode.text_stream import Piece, Reply, longest_open_stop
-from specdec_cli.decode.types import Origin
-from specdec_cli.generation.answer import spans_of
-from specdec_cli.ui.view import Span
+from specdec_cli.decode.text_stream import Reply, Span, longest_open_stop
+from specdec_cli.decode.types import Origin, Round
 
 BAD = "\N{REPLACEMENT CHARACTER}"
 END = 10_000
@@ -37,15 +35,27 @@ def reply_of(
     return Reply(lambda token: table.get(token, b""), end_tokens=end_tokens, stop_strings=stop_strings)
 
 
-def push_all(reply: Reply, n: int) -> list[Piece]:
-    """Push tokens 0 .. n-1 up to the one that ends the text; all pieces as they came, round by round."""
-    pieces: list[Piece] = []
+def push(reply: Reply, token: int, origin: Origin = "target") -> tuple[bool, list[Span]]:
+    """A round of one token: whether the text ends with it, and what has become certain."""
+    round_ = Round((), 0, token) if origin == "target" else Round((token,), 1, None)
+    round_, spans = reply.add(round_)
+    assert round_.tokens == (token,)
+    return round_.finish == "stop", spans
+
+
+def push_all(reply: Reply, n: int, origins: Sequence[Origin] = ()) -> list[Span]:
+    """Push tokens 0 .. n-1 up to the one that ends the text; all text as it came, round by round."""
+    spans: list[Span] = []
     for token in range(n):
-        ended = reply.push(token)
-        pieces += reply.take()
+        ended, new = push(reply, token, origins[token] if origins else "target")
+        spans += new
         if ended:
             break
-    return pieces + reply.close()
+    return spans + reply.close()
+
+
+def of_target(*texts: str) -> list[Span]:
+    return [Span(text, "target") for text in texts]
 
 
 def cut(data: bytes, borders: Collection[int]) -> list[bytes]:
@@ -75,11 +85,9 @@ def test_every_way_to_cut_a_text_in_three_gives_the_text(text: str) -> None:
 @pytest.mark.parametrize("text", STRINGS)
 def test_one_byte_at_a_time(text: str) -> None:
     data = text.encode()
-    pieces = push_all(reply_of([bytes([b]) for b in data]), len(data))
+    spans = push_all(reply_of([bytes([b]) for b in data]), len(data))
 
-    assert "".join(p.text for p in pieces) == text
-    ends = itertools.accumulate(len(c.encode()) for c in text)
-    assert [p.token_index for p in pieces] == [end - 1 for end in ends], "a character belongs to the token that ends it"
+    assert spans == of_target(*text), "each comes with the token that ends it"
 
 
 @pytest.mark.parametrize(
@@ -118,10 +126,8 @@ def test_half_a_character_is_not_shown() -> None:
     first, second = "🦙".encode()[:2], "🦙".encode()[2:]
     reply = reply_of([b"a" + first, second])
 
-    reply.push(0)
-    assert reply.take() == [Piece("a", 0)]
-    reply.push(1)
-    assert reply.take() == [Piece("🦙", 1)]
+    assert push(reply, 0) == (False, of_target("a"))
+    assert push(reply, 1) == (False, of_target("🦙"))
     assert reply.close() == []
 
 
@@ -168,8 +174,8 @@ def test_nothing_is_shown_that_must_be_taken_back_and_nothing_held_without_need(
     reply = reply_of(pieces, stop_strings=stop_strings)
     shown, seen = "", b""
     for token, piece in enumerate(pieces):
-        ended = reply.push(token)
-        shown += "".join(p.text for p in reply.take())
+        ended, spans = push(reply, token)
+        shown += "".join(span.text for span in spans)
         seen += piece
         if ended:
             break
@@ -181,22 +187,17 @@ def test_nothing_is_shown_that_must_be_taken_back_and_nothing_held_without_need(
 
 def test_the_beginning_of_a_stop_string_waits_and_is_let_go() -> None:
     reply = reply_of([b"one<", b"|", b"end", b" two"], stop_strings=["<|end|>"])
-    shown = []
-    for token in range(4):
-        assert not reply.push(token)
-        shown.append(reply.take())
-
-    assert shown == [
-        [Piece("one", 0)],
-        [],
-        [],
-        [Piece("<", 0), Piece("|", 1), Piece("end", 2), Piece(" two", 3)],
+    assert [push(reply, token) for token in range(4)] == [
+        (False, of_target("one")),
+        (False, []),
+        (False, []),
+        (False, of_target("<|end two")),
     ]
 
 
 def test_what_waits_at_the_end_of_the_text_is_part_of_it() -> None:
     reply = reply_of([b"one<|", b"en"], stop_strings=["<|end|>"])
-    assert push_all(reply, 2) == [Piece("one", 0), Piece("<|", 0), Piece("en", 1)]
+    assert push_all(reply, 2) == of_target("one", "<|en")
 
 
 @pytest.mark.parametrize(
@@ -226,11 +227,14 @@ def test_stop_strings_by_hand(text: str, stop_strings: list[str], expected: str,
     assert reply.text == expected
 
 
-def test_push_says_when_a_stop_string_is_complete() -> None:
-    reply = reply_of([b"a", b"b", b"c"], stop_strings=["bc"])
+def test_a_round_in_which_a_stop_string_is_complete_ends_there() -> None:
+    reply = reply_of([b"a", b"b", b"c", b"d"], stop_strings=["bc"])
 
-    assert [reply.push(t) for t in range(3)] == [False, False, True]
+    assert [push(reply, t)[0] for t in range(2)] == [False, False]
+    round_, spans = reply.add(Round((2, 3), 2, 0, k=4))
+    assert (round_, spans) == (Round((2,), 1, None, k=4, finish="stop"), [])
     assert reply.tokens == [0, 1, 2], "the tokens are what was emitted, not what is shown"
+    assert reply.origins == ["target", "target", "draft"]
     assert reply.stopped_by_string
 
 
@@ -254,18 +258,19 @@ def test_longest_open_stop(text: str, stop_strings: list[str], expected: int) ->
 
 def test_an_end_token_ends_the_text_and_is_no_part_of_it() -> None:
     reply = Reply(lambda _: b"</s>", end_tokens={END}, stop_strings=["x"])
+    last = Round((), 0, END, finish="stop")
 
-    assert reply.push(END)
+    assert reply.add(last) == (last, [])
     assert (reply.close(), reply.text, reply.tokens) == ([], "", [END])
     assert not reply.stopped_by_string
 
 
 def test_an_end_token_releases_what_was_held() -> None:
     reply = reply_of([b"a<", b"\xf0\x9f"], stop_strings=["<|"])
-    assert [reply.push(0), reply.push(1), reply.push(END)] == [False, False, True]
-
-    assert reply.take() == [Piece("a", 0)]
-    assert reply.close() == [Piece("<", 0)]
+    assert push_all(reply, 2) == of_target("a", "<")
+    reply = reply_of([b"a<", b"\xf0\x9f"], stop_strings=["<|"])
+    assert reply.add(Round((0, 1), 2, END, finish="stop"))[1] == [Span("a", "draft")]
+    assert reply.close() == [Span("<", "draft")]
     assert reply.text == "a<"
 
 
@@ -274,27 +279,29 @@ def test_close_without_a_token_and_twice() -> None:
     assert reply.close() == []
 
     reply = reply_of([b"ab"], stop_strings=["bc"])
-    reply.push(0)
-    assert reply.close() == [Piece("a", 0), Piece("b", 0)]
+    assert push(reply, 0) == (False, of_target("a"))
+    assert reply.close() == of_target("b")
     assert reply.close() == []
     assert reply.text == "ab"
 
 
 @given(st.data(), few_letters, st.lists(few_letters, max_size=2))
-def test_pieces_name_their_tokens_in_order(data: st.DataObject, text: str, stop_strings: list[str]) -> None:
+def test_every_character_has_the_origin_of_the_token_that_ends_it(
+    data: st.DataObject, text: str, stop_strings: list[str]
+) -> None:
     pieces = data.draw(cut_up(text.encode()))
-    shown = push_all(reply_of(pieces, stop_strings=stop_strings), len(pieces))
+    names: list[Origin] = ["draft", "target"]
+    origins = [data.draw(st.sampled_from(names)) for _ in pieces]
+    shown = push_all(reply_of(pieces, stop_strings=stop_strings), len(pieces), origins)
 
-    indexes = [p.token_index for p in shown]
-    assert indexes == sorted(indexes)
-    assert all(p.text for p in shown)
+    assert all(span.text for span in shown)
     ends = list(itertools.accumulate(map(len, pieces)))
     at = 0
-    for piece in shown:
-        for character in piece.text:
+    for span in shown:
+        for character in span.text:
             at += len(character.encode())
-            # The token named is the first by which the whole character is there.
-            assert piece.token_index == next(i for i, end in enumerate(ends) if end >= at)
+            # The first token by which the whole character is there.
+            assert span.origin == origins[next(i for i, end in enumerate(ends) if end >= at)]
 
 
 def test_text_takes_the_colour_of_the_token_that_completed_it() -> None:
@@ -302,9 +309,13 @@ def test_text_takes_the_colour_of_the_token_that_completed_it() -> None:
     reply = reply_of([b"a", b"b", llama[:2], llama[2:] + b"c", b"d<", b"/s", b"e"], stop_strings=["</s>"])
     origins: list[Origin] = ["draft", "draft", "draft", "target", "draft", "target", "target"]
 
-    assert spans_of(push_all(reply, 7), origins) == [
-        Span("ab", "draft"),
+    assert push_all(reply, 7, origins) == [
+        Span("a", "draft"),
+        Span("b", "draft"),
         Span("🦙c", "target"),
-        Span("d<", "draft"),
+        Span("d", "draft"),
+        Span("<", "draft"),
         Span("/se", "target"),
     ]
+    reply = reply_of([b"a", b"b", b"c"])
+    assert reply.add(Round((0, 1), 2, 2))[1] == [Span("ab", "draft"), Span("c", "target")]

@@ -232,17 +232,21 @@ def test_heads_that_do_not_fit_are_one_error(tmp_path: Path, change: Any, messag
 
 
 class OneHot(TableLM):
-    """A target whose state after a token is that token's one-hot vector."""
+    """A target whose state after a token is that token's one-hot vector, shown if the last pass was asked for it."""
 
-    keep_hidden = False
     forgets = False
+    shows = True
 
     @property
     def n_embd(self) -> int:
         return self.n_vocab
 
+    def score(self, tokens: Sequence[int], n_last: int, *, hidden: bool = False) -> Logits:
+        self.shows = hidden
+        return super().score(tokens, n_last)
+
     def hidden(self, tokens: Sequence[int]) -> Hidden | None:
-        return None if self.forgets else np.eye(self.n_vocab, dtype=np.float32)[tokens[-1]]
+        return None if self.forgets or not self.shows else np.eye(self.n_vocab, dtype=np.float32)[tokens[-1]]
 
 
 def table_heads(table: NDArray[np.float64], n: int) -> Heads:
@@ -361,8 +365,7 @@ def test_the_state_is_what_the_output_matrix_sees(planted_target: Planted) -> No
     assert session.score(PROMPT, 2) is not None
     assert session.hidden(PROMPT) is None, "nobody asked for states"
 
-    session.keep_hidden = True
-    session.score([*PROMPT, 7, 8, 9], 3)
+    session.score([*PROMPT, 7, 8, 9], 3, hidden=True)
     for token, text in ((7, [*PROMPT, 7]), (8, [*PROMPT, 7, 8]), (9, [*PROMPT, 7, 8, 9])):
         expected = np.zeros(N_VOCAB)
         expected[token] = np.sqrt(N_VOCAB)
@@ -374,10 +377,9 @@ def test_the_state_is_what_the_output_matrix_sees(planted_target: Planted) -> No
 def test_states_change_no_logit_and_are_not_asked_of_a_prompt(planted_target: Planted) -> None:
     """With states for every token the prompt's 56 rows would be made, which is what a prompt must not cost."""
     plain, other = planted_target.session(), planted_target.session()
-    other.keep_hidden = True
-    rows: list[Logits] = [s.score(PROMPT, 2).copy() for s in (plain, other)]
+    rows: list[Logits] = [s.score(PROMPT, 2, hidden=s is other).copy() for s in (plain, other)]
     np.testing.assert_array_equal(*rows)
-    rows = [s.score([*PROMPT, 9, 9, 9], 3).copy() for s in (plain, other)]
+    rows = [s.score([*PROMPT, 9, 9, 9], 3, hidden=s is other).copy() for s in (plain, other)]
     np.testing.assert_array_equal(*rows)
     assert other.n_passes == plain.n_passes
 
@@ -386,7 +388,6 @@ def test_states_change_no_logit_and_are_not_asked_of_a_prompt(planted_target: Pl
 def test_exact_heads_draft_what_the_chain_says(planted_target: Planted, params: SamplingParams) -> None:
     """Every draft is what the powers of the chain give from the state before the text's last token."""
     target, chain = planted_target.session(), planted_target.chain
-    target.keep_hidden = True
     rule = SharedNoise(Law(params, n_shared=N_VOCAB), seed=5)
     plain = emitted(run(target, NoDrafter(), rule, PROMPT, k=0, n=80))
     for k in (1, 2, 4, 8):
@@ -429,7 +430,6 @@ def test_a_file_without_an_output_matrix(tmp_path: Path) -> None:
 
 def test_turns_of_a_chat_and_a_new_conversation(planted_target: Planted) -> None:
     target, plain = planted_target.session(), planted_target.session()
-    target.keep_hidden = True
     rule = SharedNoise(Law(WARM, n_shared=N_VOCAB), seed=5)
     drafter, prompt = MedusaDrafter(target, planted_target.read(), rule, frozenset()), PROMPT
     for turn in range(3):
@@ -443,14 +443,13 @@ def test_ctrl_c_in_a_pass_leaves_no_state_behind(planted_target: Planted) -> Non
     abort = AbortFlag()
     settings = ContextSettings(n_ctx=256, n_batch=32, n_ubatch=32, max_rows=4)
     with LlamaSession(planted_target.model, settings, abort=abort) as session:
-        session.keep_hidden = True
-        session.score(PROMPT, 1)
+        session.score(PROMPT, 1, hidden=True)
         abort.set(2)
         with pytest.raises(Interrupted):
-            session.score([*PROMPT, 5], 1)
+            session.score([*PROMPT, 5], 1, hidden=True)
         assert session.hidden([*PROMPT, 5]) is None
         abort.clear()
-        session.score([*PROMPT, 5], 1)
+        session.score([*PROMPT, 5], 1, hidden=True)
         assert session.hidden([*PROMPT, 5]) is not None
 
 

@@ -14,9 +14,10 @@ from specdec_cli.decode.engine import generate
 from specdec_cli.decode.sampler_chain import Law
 from specdec_cli.decode.sampling import SamplingParams
 from specdec_cli.decode.stats import Evaluation, RunStats
+from specdec_cli.decode.text_stream import Span
 from specdec_cli.decode.types import Round
 from specdec_cli.generation.trace import Trace, stats_document
-from specdec_cli.ui.view import Header, ModelLine, Span
+from specdec_cli.ui.view import Header, ModelLine
 from tests.fakes import PerfectDrafter, TableLM
 
 HEADER = Header(

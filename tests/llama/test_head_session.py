@@ -304,7 +304,7 @@ def test_a_head_that_was_not_asked_for_long_keeps_up_in_little_memory(folder: Pa
 def test_a_head_whose_states_are_gone_starts_afresh(folder: Path) -> None:
     """The rows of a part of the text were dropped unread: the head goes on with what there is."""
     with bed(*RIGHT["eagle3 by token"](folder)) as one:
-        one.head._hidden.on_full = None
+        one.head._hidden.read = lambda _: None
         tokens = [*PROMPT, *range(3, 100)]
         plain = text(one.write(WARM, 0, prompt=tokens))
         rounds = one.write(WARM, 4, prompt=tokens)

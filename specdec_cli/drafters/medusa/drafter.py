@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from specdec_cli.decode.coupled import Rule
 from specdec_cli.decode.tokens import Tokens
-from specdec_cli.decode.types import Distribution, Draft, Hidden, HiddenTarget, More, to_the_end
+from specdec_cli.decode.types import Distribution, Draft, Hidden, HiddenStates, More, to_the_end
 from specdec_cli.drafters.medusa.heads import Heads
 from specdec_cli.errors import DecodeFailed
 
@@ -20,8 +20,9 @@ class MedusaDrafter:
     """
 
     name = "medusa"
+    wants_hidden = True
 
-    def __init__(self, target: HiddenTarget, heads: Heads, rule: Rule, end_tokens: frozenset[int]) -> None:
+    def __init__(self, target: HiddenStates, heads: Heads, rule: Rule, end_tokens: frozenset[int]) -> None:
         self._target = target
         self._heads = heads
         self._rule = rule
