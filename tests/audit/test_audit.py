@@ -277,7 +277,7 @@ def test_no_state_is_shown_of_nothing_and_an_error_leaves_nothing_behind(
 
 
 def raises(error: Exception) -> Callable[..., Any]:
-    def fail(*_: object) -> Any:
+    def fail(*_: object, **__: object) -> Any:
         raise error
 
     return fail
