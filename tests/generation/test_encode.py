@@ -66,6 +66,7 @@ class Family:
     """A tokenizer with a template, and what an attacker writes."""
 
     def __init__(self, name: str) -> None:
+        self.name = name
         make, self.source, self.attack = FAMILIES[name]
         self.model = _model(need(make))
         self.template = ChatTemplate(
