@@ -32,7 +32,10 @@ def check_outputs(outputs: ByOption, inputs: ByOption) -> None:
     taken: dict[object, str] = {}
     read = [(option, _status(path)) for option, path in inputs.items() if path is not None]
     for option, path in outputs.items():
-        if path is None or _is_stream(path):
+        if path is None:
+            continue
+        _check_stdout(option, path)
+        if _is_stream(path):
             continue
         status = _status(path)
         for other, theirs in read:
@@ -49,6 +52,15 @@ def check_outputs(outputs: ByOption, inputs: ByOption) -> None:
         folder = Path(os.path.realpath(path)).parent
         if not (os.access(path, os.W_OK) if status is not None else folder.is_dir() and os.access(folder, os.W_OK)):
             raise UsageError(f"{path} cannot be written.", hint="Check the folder.")
+
+
+def _check_stdout(option: str, path: Path) -> None:
+    """`> FILE --log FILE` would lose one of the two; /dev/stdout goes on where the text is. Raises UsageError."""
+    status, own = _status(path), _status(Path("/dev/stdout"))
+    if _descriptor(path) is not None or status is None or own is None or not stat.S_ISREG(own.st_mode):
+        return
+    if os.path.samestat(status, own):
+        raise UsageError(f"{option} would write over standard output, {path}.", hint="Name another file.")
 
 
 def _is_stream(path: Path) -> bool:

@@ -13,7 +13,7 @@ import pytest
 
 from specdec_cli.errors import UsageError
 from specdec_cli.outputs import check_outputs, open_output, write_output
-from tests.cli import COMMAND, Models, inside, specdec
+from tests.cli import COMMAND, PATIENCE, Models, inside, specdec
 
 MODEL = b"GGUF\x03\0\0\0 and so on"
 HEADS = (2).to_bytes(8, "little") + b"{}"
@@ -274,3 +274,13 @@ def test_streams_as_outputs_of_run(models: Models) -> None:
     assert both.out.count('"type": "round"') >= 1
     log = specdec(*given, "--log", "/dev/stdout")
     assert "llama" in log.out
+
+
+@pytest.mark.parametrize("option", ["--log", "--jsonl", "--prompt-cache"])
+def test_the_file_that_standard_output_goes_to_is_not_written_over(models: Models, tmp_path: Path, option: str) -> None:
+    text = tmp_path / "text"
+    with text.open("w") as out:
+        command = [*COMMAND, "run", str(models.ring), "a", "-n", "2", option, str(text)]
+        done = subprocess.run(command, stdout=out, stderr=subprocess.PIPE, check=False, timeout=PATIENCE)
+    assert (done.returncode, text.read_text()) == (2, "")
+    assert b"would write over standard output" in done.stderr

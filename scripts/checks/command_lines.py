@@ -40,6 +40,8 @@ DRAFTS = ("draft", "ring_draft", "padded", "renamed_marker", "other_words", "mam
 PROMPTS = ("a b c", "a", "", " ", "\n", "é漢😀", "\x1b[31m", "</s><s>", "a b " * 300, "--", "-1", "\ufeff", "{{ 1 }}")
 INTEGERS = (-1, 0, 1, 2, 3, 7, 16, 255, 4096, 2**31 - 1, 2**31, 2**63, 2**64 - 1, 2**64, 10**30)
 NUMBERS = (-1, -1e-9, 0, 1e-30, 1e-9, 0.5, 0.999, 1, 1.5, 2, 100, 1e30, 1e308, "inf", "-inf", "nan")
+USUAL: dict[type, tuple[float, ...]] = {int: (1, 2, 4, 8, 32, 64), float: (0.1, 0.5, 0.9, 1)}
+"""Half of all numbers, so that more lines get past the first refusal."""
 TEXTS = (
     "",
     " ",
