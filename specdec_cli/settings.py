@@ -43,7 +43,8 @@ MAX_CHECKPOINTS = 16
 class ModelSettings:
     """One model file and where its layers go. `gpu_layers` of -1 means all of them.
 
-    `is_head` is one that cannot write alone; `with_mtp` loads the layers that predict further tokens as well.
+    `is_head` is one that cannot write alone; `with_mtp` loads the layers that predict further tokens as well. Without
+    `repack` weights stay as they lie in the file, which is slower and takes no copies of them.
     """
 
     path: Path
@@ -55,6 +56,7 @@ class ModelSettings:
     mlock: bool = False
     is_head: bool = False
     with_mtp: bool = False
+    repack: bool = True
 
 
 @dataclass(frozen=True, slots=True)

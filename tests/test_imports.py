@@ -25,7 +25,7 @@ IMPORTS = {
     "decode": "errors numpy",
     "models": "errors settings",
     "drafters": "errors untrusted_files paths decode models numpy",
-    "llama": "errors settings decode models llama_cpp numpy",
+    "llama": "errors paths settings decode models llama_cpp numpy",
     "advice": "decode models",
     "presets": "errors untrusted_files untrusted paths settings decode models yaml",
     "planning": "errors settings decode models drafters llama advice",

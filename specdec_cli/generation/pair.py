@@ -31,6 +31,7 @@ from specdec_cli.llama.session import LlamaSession
 from specdec_cli.llama.weights import output_matrix
 from specdec_cli.models.memory import ModelFacts
 from specdec_cli.planning.plan import PairRequest, Plan, Say, make_plan
+from specdec_cli.planning.trials import try_files
 from specdec_cli.settings import LONGEST_AUTO, ContextSettings, ModelSettings
 
 
@@ -90,6 +91,7 @@ def open_pair(request: PairRequest, *, say: Say, abort: AbortFlag) -> Iterator[P
         )
     for endpoint in request.rpc:
         add_rpc_server(endpoint)
+    try_files(request, abort)
     plan = make_plan(request, say)
     with ExitStack() as stack:
         target = _open(plan.target, plan.target_facts, plan.target_context, abort, stack)

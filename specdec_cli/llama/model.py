@@ -58,6 +58,7 @@ class LlamaModel:
         params.main_gpu = settings.main_gpu
         params.load_mode = _load_mode(settings)
         params.load_mtp = settings.with_mtp
+        params.use_extra_bufts = settings.repack
         keep_alive = _set_devices(params, settings)
         keep_alive.append(_set_abort(params, abort))
         model = llama_cpp.llama_model_load_from_file(os.fsencode(settings.path), params)

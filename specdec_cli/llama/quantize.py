@@ -1,24 +1,20 @@
 """Copies of a model file in another number format, or without some of its layers, made by llama.cpp's own quantiser."""
 
 import ctypes
-import json
 import os
 import re
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import llama_cpp
 
-from specdec_cli.errors import Interrupted, ModelError
+from specdec_cli.errors import ModelError
 from specdec_cli.llama.abort import AbortFlag
 from specdec_cli.llama.log import capture_log, log
 from specdec_cli.llama.model import LlamaModel
+from specdec_cli.llama.native_process import Apart, step
 from specdec_cli.llama.session import LlamaSession
 from specdec_cli.models.add_tensor import with_tensor
 from specdec_cli.models.gguf import TYPE_NUMBERS, read_gguf
@@ -33,7 +29,7 @@ _FILE_TYPES = {
 _SIZE = re.compile(r"quant size +=\s+([\d.]+) MiB")
 _LONGEST_TEXT = 127
 """Bytes of a text that llama.cpp's quantiser can add to a file's metadata."""
-_POLL_SECONDS = 0.05
+_CHECK = "Check free disk space and the source file."
 _EMBEDDING = "token_embd.weight"
 
 
@@ -90,7 +86,7 @@ def _quantize(source: Path, target: Path, changes: Changes, threads: int) -> Non
         raise ModelError(
             f"llama.cpp could not write {source.name} as {changes.file_type or 'a copy'}: "
             f"{log.reason() or 'no reason given'}.",
-            hint="Check free disk space and the source file.",
+            hint=_CHECK,
         )
     del keep_alive
 
@@ -120,20 +116,16 @@ def change_apart(source: Path, target: Path, changes: Changes, *, threads: int, 
     llama.cpp ends its process over some files, and its quantiser cannot be interrupted: here neither matters. Raises
     ModelError, and Interrupted when `abort` is set meanwhile; `target` may then be half written.
     """
-    job = {"source": str(source), "target": str(target), "changes": asdict(changes), "threads": threads}
-    command = [sys.executable, "-m", "specdec_cli.llama.quantize", json.dumps(job)]
-    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-    try:
-        while process.poll() is None:
-            if abort is not None and abort.is_set:
-                raise Interrupted(abort.signal_number)
-            time.sleep(_POLL_SECONDS)
-    finally:
-        process.kill()
-        words = process.communicate()[0].decode("utf-8", "replace").strip()
-    if process.returncode:
-        reason = words or f"llama.cpp ended with exit status {process.returncode} over a copy of {source.name}."
-        raise ModelError(reason, hint="Check free disk space and the source file.")
+    apart = Apart(f"making a copy of {source.name}", hint=_CHECK, patience=None, abort=abort)
+    apart.call(_change_and_try, source, target, changes, threads)
+
+
+def _change_and_try(source: Path, target: Path, changes: Changes, threads: int) -> None:
+    change(source, target, changes, threads=threads)
+    step(f"opening a copy of {source.name}")
+    context = ContextSettings(n_ctx=64, n_batch=64, n_ubatch=64)
+    with LlamaModel(ModelSettings(target)) as model, LlamaSession(model, context) as session:
+        session.score([0, 0], 1)
 
 
 def _params(changes: Changes, threads: int) -> tuple[Any, list[object]]:
@@ -174,33 +166,3 @@ def _fill(slot: Any, key: str, value: Value) -> None:
         slot.tag, slot.value.val_i64 = llama_cpp.LLAMA_KV_OVERRIDE_TYPE_INT, value
     else:
         slot.tag, slot.value.val_f64 = llama_cpp.LLAMA_KV_OVERRIDE_TYPE_FLOAT, value
-
-
-def _try(path: Path) -> None:
-    """Open a model and let it compute. Raises ModelError, or ends the process, as llama.cpp sees fit."""
-    context = ContextSettings(n_ctx=64, n_batch=64, n_ubatch=64)
-    with LlamaModel(ModelSettings(path)) as model, LlamaSession(model, context) as session:
-        session.score([0, 0], 1)
-
-
-def main(job: Mapping[str, Any]) -> None:
-    """The other side of `change_apart`: exit status 0, or the words of the error on stdout."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-    given = job["changes"]
-    changes = Changes(
-        given["file_type"],
-        tuple((pattern, name) for pattern, name in given["tensor_types"]),
-        tuple(given["without"]),
-        given["own_output"],
-        given["metadata"],
-    )
-    try:
-        change(Path(job["source"]), Path(job["target"]), changes, threads=job["threads"])
-        _try(Path(job["target"]))
-    except Exception as error:
-        print(error)
-        sys.exit(1)
-
-
-if __name__ == "__main__":
-    main(json.loads(sys.argv[1]))

@@ -68,6 +68,7 @@ class PairRequest:
     force: bool = False
     head: Path | None = None
     trees: bool = False
+    trust: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,221 @@
+"""Files that were never opened here before are opened in a process of their own first.
+
+llama.cpp checks much of a file with assertions, and dies of one that fails; no list of them will ever be whole. So a
+child opens the file as it is going to be opened, and computes with it. What it survived is remembered.
+
+The child uses the CPU alone and maps the weights as they lie in the file: that costs neither memory nor the time of an
+upload. Contexts are short. Whatever else changes the graphs of llama.cpp is as asked for.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import llama_cpp
+
+from specdec_cli import __version__
+from specdec_cli.errors import DecodeFailed, SpecdecError
+from specdec_cli.llama.abort import AbortFlag
+from specdec_cli.llama.context import open_context
+from specdec_cli.llama.head_kinds import open_head
+from specdec_cli.llama.model import LlamaModel
+from specdec_cli.llama.native_process import DAMAGED, Apart, step
+from specdec_cli.llama.rewind import StartOver, Way
+from specdec_cli.llama.session import LlamaSession
+from specdec_cli.llama.versions import versions
+from specdec_cli.models.gguf import parts_of, read_model
+from specdec_cli.models.heads import HeadFacts, own_head, read_head
+from specdec_cli.paths import cache_folder
+from specdec_cli.settings import ContextSettings, FlashAttention, ModelSettings
+
+_WIDTH = 4
+"""Draft tokens of the wider pass."""
+_MAX_CONTEXT = 512
+_HEAD_BATCH = 64
+_PATIENCE_SECONDS = 20.0
+_BYTES_PER_SECOND = 20e6
+"""What a slow disk reads, which a large file is waited for."""
+_MAX_REMEMBERED = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """A model file, and what of the settings changes llama.cpp's graphs.
+
+    `target` is set for whatever drafts: a draft model, a head, or (being the same file) the head in the target's file.
+    """
+
+    path: Path
+    target: Path | None = None
+    cache_type: str = "f16"
+    flash_attention: FlashAttention = "auto"
+    branches: int = 0
+
+    @property
+    def key(self) -> str:
+        """Of the files as they are now, these settings, and the programs. Raises OSError."""
+        files = [_identities(path) for path in (self.path, self.target) if path is not None]
+        facts = [files, self.cache_type, self.flash_attention, self.branches, __version__, versions()]
+        return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:32]
+
+
+def is_trusted(environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether SPECDEC_TRUST says that no file needs a trial."""
+    return environ.get("SPECDEC_TRUST", "0") not in ("", "0")
+
+
+def try_out(
+    trials: Sequence[Trial], *, threads: int, free_bytes: int | None = None, abort: AbortFlag | None = None
+) -> None:
+    """Open the files that were never opened here before in one child process. Of a model larger than `free_bytes` only
+    the graphs are made: computing would read it from the disk again and again.
+
+    What cannot be opened for a reason that is told in words is left to whoever opens the file next. Raises ModelError
+    for a file that crashes llama.cpp or that it does not come to an end with, OutOfMemory, Interrupted.
+    """
+    try:
+        new = [trial for trial in trials if not _mark(trial).is_file()]
+        sizes = {trial: sum(size for _, size, _, _ in _identities(trial.path)) for trial in new}
+    except OSError:
+        return
+    if not new:
+        return
+    patience = _PATIENCE_SECONDS + sum(sizes.values()) / _BYTES_PER_SECOND
+    too_large = [trial for trial in new if free_bytes is not None and sizes[trial] > free_bytes]
+    apart = Apart("opening a model", hint=DAMAGED, patience=patience, abort=abort)
+    for trial in apart.call(_open_each, new, too_large, threads):
+        _remember(trial)
+
+
+def _identities(path: Path) -> list[tuple[str, int, int, int]]:
+    """Of all parts of a model: path, size [bytes], time of change [ns] and inode."""
+    parts = [path.with_name(part).resolve() for part in parts_of(path.name)]
+    return [(str(part), stat.st_size, stat.st_mtime_ns, stat.st_ino) for part in parts for stat in (part.stat(),)]
+
+
+def _mark(trial: Trial) -> Path:
+    """A file that is there once the trial went well."""
+    return cache_folder() / "opened" / trial.key
+
+
+def _remember(trial: Trial) -> None:
+    """A disk that takes no more is no reason to fail: the next run tries again."""
+    mark = _mark(trial)
+    with suppress(OSError):
+        mark.parent.mkdir(parents=True, exist_ok=True)
+        mark.touch()
+        oldest = sorted(mark.parent.iterdir(), key=lambda path: path.stat().st_mtime_ns)[:-_MAX_REMEMBERED]
+        for path in oldest:
+            path.unlink(missing_ok=True)
+
+
+# --- in the child ---------------------------------------------------------------------------------------
+
+
+def _open_each(trials: Sequence[Trial], too_large: Sequence[Trial], threads: int) -> list[Trial]:
+    """Those that opened and computed; the others were refused in words."""
+    passed = []
+    for trial in trials:
+        with suppress(SpecdecError, MemoryError), ExitStack() as stack:
+            head = _head_of(trial)
+            if head is not None and trial.target is not None:
+                _draft_with(head, trial, trial.target, threads, stack)
+            else:
+                _open(trial, threads, stack, computes=trial not in too_large)
+            passed.append(trial)
+    return passed
+
+
+def _head_of(trial: Trial) -> HeadFacts | None:
+    """None for a model, whether it drafts or not."""
+    if trial.target is None:
+        return None
+    headers = read_model(trial.target)
+    if trial.target == trial.path:
+        return own_head(headers, trial.path.name)
+    return read_head(read_model(trial.path), headers, trial.path.name, trial.path)
+
+
+def _open(trial: Trial, threads: int, stack: ExitStack, *, computes: bool) -> None:
+    """The tokenizer, the graphs, a pass of one token, one of four, and the ways of taking a recurrent state back."""
+    name = trial.path.name
+    model = _loaded(trial.path, stack)
+    step(f"reading the tokenizer of {name}")
+    model.vocabulary()
+    step(f"opening a context for {name}")
+    settings = _context(model, trial, threads)
+    context = open_context(model, settings, None, Way(StartOver))
+    stack.callback(llama_cpp.llama_free, context)
+    if not computes:
+        return
+    first, *others = _some_tokens(model)
+    for tokens, n_past in ([first], 0), (others, 1):
+        step(f"evaluating {len(tokens)} token{'s' * (len(tokens) > 1)} with {name}")
+        _pass(context, tokens[: settings.n_ctx - n_past], n_past, every_row=settings.max_rows > 1)
+    if model.has_states:
+        step(f"taking tokens back from {name}")
+        stack.enter_context(LlamaSession(model, settings))
+
+
+def _pass(context: llama_cpp.llama_context_p, tokens: Sequence[int], n_past: int, *, every_row: bool) -> None:
+    """Logits of all tokens, or of the last alone: a draft's context has no room for more. Raises DecodeFailed."""
+    batch = llama_cpp.llama_batch_init(len(tokens), 0, 1)
+    batch.n_tokens = len(tokens)
+    for i, token in enumerate(tokens):
+        batch.token[i], batch.pos[i], batch.n_seq_id[i], batch.seq_id[i][0] = token, n_past + i, 1, 0
+        batch.logits[i] = every_row or i == len(tokens) - 1
+    status = llama_cpp.llama_decode(context, batch) if tokens else 0
+    llama_cpp.llama_synchronize(context)
+    llama_cpp.llama_batch_free(batch)
+    if status != 0:
+        raise DecodeFailed(f"llama.cpp could not evaluate a batch (status {status}).")
+
+
+def _draft_with(head: HeadFacts, trial: Trial, path: Path, threads: int, stack: ExitStack) -> None:
+    """A draft of a head beside its target."""
+    target = _loaded(path, stack, with_mtp=head.is_own)
+    step(f"opening a context for {path.name}")
+    context = _context(target, replace(trial, target=None), threads)
+    session = stack.enter_context(LlamaSession(target, context))
+    if not session.can_rewind:
+        return
+    model = target if head.is_own else _loaded(trial.path, stack, is_head=True, with_mtp=head.kind == "mtp")
+    step(f"drafting with the head {trial.path.name}")
+    n_batch = min(_HEAD_BATCH, context.n_ctx)
+    own = replace(context, n_batch=n_batch, n_ubatch=n_batch, max_rows=n_batch, cache_type=trial.cache_type)
+    opened = stack.enter_context(open_head(model, head, session, own))
+    tokens = _some_tokens(target)
+    opened.start(tokens, _WIDTH)
+    opened.advance(tokens[0])
+
+
+def _loaded(path: Path, stack: ExitStack, *, is_head: bool = False, with_mtp: bool = False) -> LlamaModel:
+    step(f"loading {path.name}")
+    settings = ModelSettings(path, devices=("cpu",), repack=False, is_head=is_head, with_mtp=with_mtp)
+    return stack.enter_context(LlamaModel(settings))
+
+
+def _context(model: LlamaModel, trial: Trial, threads: int) -> ContextSettings:
+    n_ctx = max(1, min(_MAX_CONTEXT, llama_cpp.llama_model_n_ctx_train(model.handle) or _MAX_CONTEXT))
+    n_back = min(_WIDTH, n_ctx - 1)
+    drafts = trial.target is not None
+    return ContextSettings(
+        n_ctx=n_ctx,
+        n_batch=n_ctx,
+        n_ubatch=n_ctx,
+        threads=threads,
+        cache_type=trial.cache_type,
+        flash_attention=trial.flash_attention,
+        max_rows=1 if drafts else 1 + n_back,
+        max_back=n_back,
+        branches=trial.branches,
+    )
+
+
+def _some_tokens(model: LlamaModel) -> list[int]:
+    """From all over the vocabulary: one for the first pass, the others for the wider one."""
+    return [i * model.n_vocab // (_WIDTH + 2) for i in range(_WIDTH + 1)]
