@@ -29,6 +29,7 @@ def neutral_environment(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytes
     ours = [name for name in os.environ if name.startswith("SPECDEC_")]
     for name in (*_COLOUR, *_HUB, *ours):
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("SPECDEC_TRUST", "1")  # the tests' own models; those of test_trial.py want the trial
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setenv("LINES", "24")
     home = tmp_path_factory.getbasetemp() / f"home{next(_homes)}"

@@ -46,7 +46,7 @@ _MAX_REMEMBERED = 2000
 class Trial:
     """A model file, and what of the settings changes llama.cpp's graphs.
 
-    `target` is set for whatever drafts: a draft model, a head, or (being the same file) the head in the target's file.
+    `target` is set for whatever drafts, a draft model or a head; with `is_own` the head is inside the target's file.
     """
 
     path: Path
@@ -54,12 +54,13 @@ class Trial:
     cache_type: str = "f16"
     flash_attention: FlashAttention = "auto"
     branches: int = 0
+    is_own: bool = False
 
     @property
     def key(self) -> str:
         """Of the files as they are now, these settings, and the programs. Raises OSError."""
         files = [_identities(path) for path in (self.path, self.target) if path is not None]
-        facts = [files, self.cache_type, self.flash_attention, self.branches, __version__, versions()]
+        facts = [files, self.cache_type, self.flash_attention, self.branches, self.is_own, __version__, versions()]
         return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:32]
 
 
@@ -135,7 +136,7 @@ def _head_of(trial: Trial) -> HeadFacts | None:
     if trial.target is None:
         return None
     headers = read_model(trial.target)
-    if trial.target == trial.path:
+    if trial.is_own:
         return own_head(headers, trial.path.name)
     return read_head(read_model(trial.path), headers, trial.path.name, trial.path)
 

@@ -22,8 +22,9 @@ def try_files(request: PairRequest, abort: AbortFlag) -> None:
         flash_attention=request.flash_attention,
         branches=lookahead.DEFAULT_WINDOW if has_trees else 0,
     )
-    draft = request.target if "mtp" in drafters else request.draft
+    is_own = "mtp" in drafters
+    draft = request.target if is_own else request.draft
     trials = [target]
     if draft is not None:
-        trials.append(Trial(draft, request.target, request.cache_type_draft, request.flash_attention))
+        trials.append(Trial(draft, request.target, request.cache_type_draft, request.flash_attention, is_own=is_own))
     try_out(trials, threads=usable_cores(), free_bytes=available_memory(), abort=abort)
