@@ -99,10 +99,10 @@ def seeds() -> list[Seed]:
             write_vocab_only(Path(folder, f"vocab-{kind}.gguf"), make_vocab(320, kind)) for kind in ("llama", "gpt2")
         ]
         paths.append(_every_type(Path(folder, "types.gguf")))
-        return [_seed(path) for path in paths]
+        return [seed_of(path) for path in paths]
 
 
-def _seed(path: Path) -> Seed:
+def seed_of(path: Path) -> Seed:
     header = read_gguf(path)
     data = path.read_bytes()[: header.n_bytes + -header.n_bytes % 32]
     return Seed(data, header.size - len(data), tuple(_marks(data, header)))

@@ -4,6 +4,7 @@ The child is this interpreter with this process's module path. It reads a pickle
 result to stdout. What llama.cpp says goes to a file as it is said, so that its last words survive a crash.
 """
 
+import math
 import os
 import pickle
 import re
@@ -37,6 +38,10 @@ _STEP = "\x1e"
 """Begins a line that says what is done next."""
 _KILLED = -9
 """The exit status of a process that the system ended for want of memory."""
+_TOO_LONG = -24
+"""That of a process which has computed longer than it may (SIGXCPU)."""
+_SLOWEST = 5
+"""On the clock a child may take so many times as long as it may compute: disks are slow, and processors shared."""
 _LONGEST_REASON = 200
 _TELLING = re.compile(r"GGML_ASSERT|GGML_ABORT|fatal error|what\(\)|[Ee]rror: |failed|not supported|insufficient")
 _NO_MEMORY = re.compile(r"bad_alloc|out of memory|insufficient memory|(failed to|cannot) allocate", re.IGNORECASE)
@@ -48,7 +53,8 @@ class Apart:
     """How to run a function in a process of its own, and how to speak of it.
 
     `doing` says in a participle what is being done ("reading the tokenizer of x.gguf"); the child can be more precise
-    with `step`. After `patience` seconds the child counts as hanging; None waits for ever.
+    with `step`. After `patience` seconds of computing, or a multiple of them on the clock, the child counts as hanging;
+    None waits for ever.
     """
 
     def __init__(self, doing: str, *, hint: str, patience: float | None, abort: AbortFlag | None = None) -> None:
@@ -91,18 +97,11 @@ class Apart:
                 except subprocess.TimeoutExpired:
                     if self._abort is not None and self._abort.is_set:
                         raise Interrupted(self._abort.signal_number) from None
-                    if self._patience is not None and time.monotonic() - began > self._patience:
-                        said.seek(0)
-                        raise self._hangs(said.read().decode("utf-8", "replace")) from None
+                    if self._patience is not None and time.monotonic() - began > _SLOWEST * self._patience:
+                        return _TOO_LONG, b""
         finally:
             process.kill()
             process.communicate()
-
-    def _hangs(self, words: str) -> ModelError:
-        log.note(words)
-        return ModelError(
-            f"llama.cpp did not finish {self._step(words)} within {self._patience:.0f} seconds.", hint=self._hint
-        )
 
     def _crashed(self, status: int, words: str) -> ModelError:
         reason = _last_words(words)
@@ -110,6 +109,11 @@ class Apart:
             return OutOfMemory(
                 f"There was not enough memory for {self._step(words)} ({reason or _name_of(status)}).",
                 hint="Use a smaller model, or close other programs.",
+            )
+        if status == _TOO_LONG and self._patience is not None:
+            return ModelError(
+                f"llama.cpp did not finish {self._step(words)} within {self._patience:.0f} seconds of computing.",
+                hint=self._hint,
             )
         what = f"llama.cpp crashed while {self._step(words)} ({_name_of(status)})"
         return ModelError(f"{what}: {reason}." if reason else f"{what}.", hint=self._hint)
@@ -147,12 +151,10 @@ def _last_words(words: str) -> str:
 def main() -> None:
     """The child's whole life."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    _leave_no_core()
     answer = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # whatever native code prints is no answer
     patience, function, args, kwargs = pickle.load(sys.stdin.buffer)
-    if patience is not None and hasattr(signal, "alarm"):  # in case nobody is left to end us
-        signal.alarm(int(patience) + 5)
+    _limit(patience)
     capture_log()
     log.copy_to(sys.stderr)
     found: tuple[bool, object]
@@ -165,6 +167,12 @@ def main() -> None:
     os._exit(0)  # nothing is left to do, and llama.cpp's own clean-up may crash as well
 
 
-def _leave_no_core() -> None:
-    if resource is not None:
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+def _limit(patience: float | None) -> None:
+    """No core file, and an end even when nobody is left to wait for it."""
+    if resource is None:
+        return
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    if patience is not None:
+        most = math.ceil(patience)
+        signal.alarm(_SLOWEST * most + 5)
+        resource.setrlimit(resource.RLIMIT_CPU, (most, most + 5))

@@ -6,7 +6,7 @@ from specdec_cli.llama.model import read_vocabulary
 from specdec_cli.llama.native_process import DAMAGED, Apart
 from specdec_cli.models.vocabulary import Vocabulary
 
-PATIENCE_SECONDS = 60.0
+PATIENCE_SECONDS = 15.0
 
 
 def read_vocabulary_apart(path: Path) -> Vocabulary:

@@ -68,7 +68,6 @@ class PairRequest:
     force: bool = False
     head: Path | None = None
     trees: bool = False
-    trust: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ def try_files(request: PairRequest, abort: AbortFlag) -> None:
 
     Raises ModelError for a file that crashes llama.cpp or hangs it, OutOfMemory, Interrupted.
     """
-    if request.trust or is_trusted():
+    if is_trusted():
         return
     drafters = sources(request.drafter)
     has_trees = request.trees or lookahead.LookaheadDrafter.name in drafters

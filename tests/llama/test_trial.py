@@ -187,8 +187,6 @@ def test_a_file_that_is_not_there_is_left_to_whoever_opens_it(tmp_path: Path, ch
 
 def test_a_trusted_file_is_not_tried(models: Models, children: Children, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = ("run", models.ring, "hi", "-n", 2, "--draft", "none")
-    assert inside(*asked, "--trust").code == 0
-    assert children.tried == []
     assert inside(*asked).code == 0
     assert children.tried == [["ring.gguf"]]
     monkeypatch.setenv("SPECDEC_TRUST", "1")
@@ -237,7 +235,7 @@ def hang(*_: object) -> list[Trial]:
 def test_a_file_that_hangs_is_told_in_a_sentence(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trial, "_open_each", hang)
     monkeypatch.setattr(trial, "_PATIENCE_SECONDS", 0.5)
-    with pytest.raises(ModelError, match=r"did not finish opening a model within \d+ second"):
+    with pytest.raises(ModelError, match=r"did not finish opening a model within \d+ seconds of comp"):
         try_out([Trial(models.ring)], threads=1)
 
 
