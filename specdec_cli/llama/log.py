@@ -27,10 +27,6 @@ class LlamaLog:
         """Send everything from here on to `file` as well."""
         self._file = file
 
-    def copy_to(self, stream: TextIO) -> None:
-        """Write everything from here on to an open stream as well."""
-        self._file = stream
-
     def note(self, text: str) -> None:
         """Write what llama.cpp said in another process to the file, if there is one."""
         self._write(text)

@@ -156,7 +156,7 @@ def main() -> None:
     patience, function, args, kwargs = pickle.load(sys.stdin.buffer)
     _limit(patience)
     capture_log()
-    log.copy_to(sys.stderr)
+    log.write_to(sys.stderr)
     found: tuple[bool, object]
     try:
         found = True, function(*args, **kwargs)
