@@ -158,7 +158,7 @@ def smollm2(stack: ExitStack, target: str, draft: str, n: int, **settings: objec
 @pytest.fixture(scope="module")
 def smollm2_q4() -> Iterator[Bed]:
     with ExitStack() as stack:
-        yield smollm2(stack, "Q4_0", "Q2_K", 160)
+        yield smollm2(stack, "Q4_0", "Q2_K", 80)
 
 
 @pytest.mark.parametrize(
@@ -198,7 +198,7 @@ def test_a_session_that_has_been_used_writes_what_a_new_one_writes(smollm2_q4: B
 @pytest.fixture(scope="module")
 def smollm2_q8() -> Iterator[Bed]:
     with ExitStack() as stack:
-        yield smollm2(stack, "Q8_0", "Q4_0", 96)
+        yield smollm2(stack, "Q8_0", "Q4_0", 64)
 
 
 @pytest.mark.parametrize(
@@ -340,9 +340,10 @@ def planted_bed(stack: ExitStack, folder: Path, arch: planted.Arch, amount: floa
 @pytest.mark.parametrize("arch", ["llama", "gemma3"])
 @pytest.mark.parametrize("amount", [0.2, 0.7, 2.0])
 def test_planted_pairs(tmp_path: Path, arch: planted.Arch, amount: float) -> None:
+    """Every k on both architectures, with drafts that are often, seldom and hardly ever right."""
     with ExitStack() as stack:
         bed = planted_bed(stack, tmp_path, arch, amount, 128)
-        for k in range(1, MAX_K + 1):
+        for k in range([0.2, 0.7, 2.0].index(amount) + 1, MAX_K + 1, 3):
             bed.check((list(NAMES)[k % 5], "model", k))
         bed.check((HOT, "wrong", 3))
 
@@ -352,6 +353,7 @@ def test_a_pair_with_the_same_weights_accepts_everything(tmp_path: Path, arch: p
     with ExitStack() as stack:
         bed = planted_bed(stack, tmp_path, arch, 0.7, 2000)
         bed.check((HOT_UNCUT, "twin", 5))
+        bed.n = 300
         bed.check((GREEDY, "twin", 16))
 
 
