@@ -108,17 +108,21 @@ MUTATIONS = (
     Mutation(
         "lying q: drawn greedily",
         "decode/rejection",
-        "return pick(q, self._uniform(start, len(tokens) - start, _DRAFT)), q",
-        "return int(q.ids[q.probs.argmax()]), q",
+        "token = pick(q, self._uniform(start, len(tokens) - start, _DRAFT))",
+        "token = int(q.ids[q.probs.argmax()])",
     ),
     Mutation(
         "lying q: reported at another temperature",
         "decode/rejection",
-        "        return pick(q, self._uniform(start, len(tokens) - start, _DRAFT)), q",
-        "        token = pick(q, self._uniform(start, len(tokens) - start, _DRAFT))\n"
-        "        return token, Distribution(q.ids, q.probs**0.8 / (q.probs**0.8).sum())",
+        "return Drawn(token, q,",
+        "return Drawn(token, Distribution(q.ids, q.probs**0.8 / (q.probs**0.8).sum()),",
     ),
-    Mutation("lying q: p-min drops what was drawn", "drafters/model", "token if q is None else argmax(row)", "token"),
+    Mutation(
+        "lying q: p-min drops what was drawn",
+        "drafters/draw",
+        "drawn.token if drawn.q is None else argmax(row)",
+        "drawn.token",
+    ),
     Mutation(
         "block forgets the weight",
         "decode/rejection",
@@ -135,8 +139,8 @@ MUTATIONS = (
     Mutation(
         "stop inside a draft ignored",
         "decode/engine",
-        "            if i < round_.n_accepted:\n                return",
-        "            if i < round_.n_accepted:\n                continue\n                return",
+        "        if ends(token):",
+        "        if ends(token) and i == len(tokens):",
     ),
     Mutation(
         "penalties fed with rejected tokens",
@@ -165,8 +169,8 @@ MUTATIONS = (
     Mutation(
         "grammar after the cuts",
         "decode/sampler_chain",
-        "        row = self.allowed(row, tokens)\n        if self.params.is_greedy:",
-        "        row = self.adjusted(row, tokens)\n        if self.params.is_greedy:",
+        "return self.cut(self.allowed(row, tokens))",
+        "return self.cut(self.adjusted(row, tokens))",
     ),
     Mutation("grammar begins with the prompt", "decode/engine", "    rule.law.begin(len(tokens))\n", ""),
     Mutation("noise reused between positions", "decode/noise", "+ position * _GAMMA)", "+ position // 2 * _GAMMA)"),
@@ -185,7 +189,10 @@ MUTATIONS = (
         "(logits[order] - logits.max())",
     ),
     Mutation(
-        "temperature dropped, coupled", "decode/coupled", "noisy = logits / params.temperature +", "noisy = logits +"
+        "temperature dropped, coupled",
+        "decode/coupled",
+        "return ids, logits / self.law.params.temperature +",
+        "return ids, logits +",
     ),
     Mutation(
         "bans dropped",

@@ -1,0 +1,73 @@
+"""The loop of every drafter that has logits: draw by the target's own rule, ask whether to go on."""
+
+from collections.abc import Callable
+
+from specdec_cli.decode.coupled import Drawn, Rule
+from specdec_cli.decode.sampling import Row, argmax, probability
+from specdec_cli.decode.tokens import Tokens
+from specdec_cli.decode.types import Distribution, Draft, More, to_the_end
+from specdec_cli.errors import DecodeFailed
+
+NextRow = tuple[Row, float | None]
+"""Logits of what follows, and how sure the network itself says it is, from 0 to 1; None if it was not taught that."""
+
+
+class DrawLoop:
+    """Draws drafts with the target's settings and seed from rows that a network gives one after another.
+
+    A draft ends at an end token, and with `p_min` before a token that is less likely than that for the network (or that
+    it is less sure of, where it says so). A rule that needs q must not depend on the token drawn there (dropping the
+    unlikely ones would change q): then a draft ends where even the likeliest token is below `p_min`. With
+    `lacks_tokens` it also ends where the rule allows nothing that the network knows.
+
+    Once the network has failed there are no more drafts, and `failure` says why: a draft never ends a run.
+    """
+
+    def __init__(
+        self, who: str, rule: Rule, end_tokens: frozenset[int], *, p_min: float = 0.0, lacks_tokens: bool = False
+    ) -> None:
+        self.failure: str | None = None
+        self._who = who
+        self._rule = rule
+        self._end_tokens = end_tokens
+        self._p_min = p_min
+        self._lacks_tokens = lacks_tokens
+
+    def draft(self, context: Tokens, end: int, more: More, next_row: Callable[[Tokens], NextRow | None]) -> Draft:
+        """What may follow `context`, up to `end` tokens with it. `next_row` gives the logits after the tokens so far,
+        None if there are no more."""
+        if self.failure is None:
+            try:
+                return self._drawn(context, end, more, next_row)
+            except DecodeFailed as error:
+                self.failure = f"{self._who} failed: {error}"
+        return Draft(off_reason=self.failure)
+
+    def _drawn(self, context: Tokens, end: int, more: More, next_row: Callable[[Tokens], NextRow | None]) -> Draft:
+        start, probs = len(context), list[Distribution]()
+        while len(context) < end and (found := next_row(context)) is not None:
+            row, taught = found
+            drawn = self._draw(row, context, start, wants_confidence=more is not to_the_end and taught is None)
+            if drawn is None or (self._p_min > 0 and self._is_unsure(row, taught, context, drawn)):
+                break
+            context = context.then((drawn.token,))
+            if drawn.q is not None:
+                probs.append(drawn.q)
+            if not more(drawn.confidence if taught is None else taught) or drawn.token in self._end_tokens:
+                break
+        return Draft(tuple(context[start:]), probs=tuple(probs) if probs else None)
+
+    def _draw(self, row: Row, context: Tokens, start: int, *, wants_confidence: bool) -> Drawn | None:
+        """A token; None if the rule leaves nothing of a row that lacks tokens. Raises DecodeFailed."""
+        try:
+            return self._rule.draw(row, context, start, wants_confidence=wants_confidence)
+        except DecodeFailed:
+            if self._lacks_tokens:
+                return None
+            raise
+
+    def _is_unsure(self, row: Row, taught: float | None, context: Tokens, drawn: Drawn) -> bool:
+        if taught is not None:
+            return taught < self._p_min
+        row = self._rule.law.adjusted(row, context)
+        return probability(row, drawn.token if drawn.q is None else argmax(row)) < self._p_min
