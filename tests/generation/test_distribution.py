@@ -210,7 +210,7 @@ def test_rejection_rules_draw_from_the_target(pair: Pair, rule: str, drafter: st
 
 def test_rejection_accepts_the_overlap_and_blocks_more(pair: Pair, written: list[list[Round]]) -> None:
     """Per draft token looked at, the chance is sum of min(p, q): the most that any rule can do one by one."""
-    texts = pair.write("model", 4, UNCUT, 10_000, TokenRejection)
+    texts = pair.write("model", 4, UNCUT, 6000, TokenRejection)
     rates = overlap(pair.p, pair.q)
     expected, variance, accepted = 0.0, 0.0, 0
     for rounds in texts:
@@ -227,5 +227,5 @@ def test_rejection_accepts_the_overlap_and_blocks_more(pair: Pair, written: list
     def per_pass(texts: list[list[Round]]) -> float:
         return sum(len(r.tokens) for rounds in texts for r in rounds) / sum(map(len, texts))
 
-    blocks = pair.write("model", 4, UNCUT, 10_000, BlockRejection)
+    blocks = pair.write("model", 4, UNCUT, 6000, BlockRejection)
     assert per_pass(written) < per_pass(texts) < per_pass(blocks)
