@@ -19,6 +19,11 @@ WIDEST = 150
 """Columns for drafters side by side, with the names of their files."""
 WIDE = 110
 """Columns for the whole table; a pipe has as many as COLUMNS says, or 80."""
+_NOTES = {
+    "machine": "come from different machines",
+    "versions": "come from different versions of specdec, llama.cpp or their libraries",
+    "files": "measured different files",
+}
 
 
 def report(results: "Results", outputs: dict[str, Path | None], plot_file: Path | None) -> None:
@@ -89,10 +94,10 @@ def compare_benchmarks(files: list[Path], md_file: Path | None) -> None:
     documents = [compare.read_document(file) for file in files]
     rows = compare.side_by_side(documents)
     changes = compare.differences(*documents) if len(documents) == 2 else []
+    table = [change.row for change in changes]
     lines = markdown_table(compare.HEADERS, rows)
     if changes:
-        lines += ["", *markdown_table(compare.DIFFERENCE_HEADERS, [change.row for change in changes]), ""]
-        lines.append(_in_a_sentence(changes))
+        lines += ["", *markdown_table(compare.DIFFERENCE_HEADERS, table), "", _in_a_sentence(changes)]
     if md_file is not None and str(md_file) == "-":
         print("\n".join(lines))
     else:
@@ -102,19 +107,15 @@ def compare_benchmarks(files: list[Path], md_file: Path | None) -> None:
         write_table(headers, shown, terminal, right="speedup per-pass ms temp ms/token")
         if changes:
             print()
-            shown = [change.row for change in changes]
-            write_table(compare.DIFFERENCE_HEADERS, shown, terminal, right="before after change noise")
+            write_table(compare.DIFFERENCE_HEADERS, table, terminal, right="before after change noise")
             print(f"\n{_in_a_sentence(changes)}")
         if md_file is not None:
             write_output(md_file, "\n".join([*lines, ""]))
             say(f"Written: {md_file}")
     changed = {what for other in documents[1:] for what in compare.changed_facts(documents[0], other)}
-    if "machine" in changed:
-        say("Note: These benchmarks come from different machines.")
-    if "versions" in changed:
-        say("Note: These benchmarks come from different versions of specdec, llama.cpp or their libraries.")
-    if changes and "files" in changed:
-        say("Note: These benchmarks measured different files.")
+    for what, note in _NOTES.items():
+        if what in changed and (what != "files" or changes):  # several drafts are what one compares
+            say(f"Note: These benchmarks {note}.")
 
 
 def _in_a_sentence(changes: "list[Difference]") -> str:

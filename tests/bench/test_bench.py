@@ -477,10 +477,10 @@ def test_what_has_no_place_beside_a_comparison(tmp_path: Path) -> None:
     assert (done.code, done.out) == (2, "")
     assert "--compare cannot be combined with a model." in done.err
     assert "commas" in done.err
-    for place in ("/nowhere/x.md", tmp_path):
+    for place, words in (("/nowhere/x.md", "cannot be written."), (tmp_path, "is not a file that can be written.")):
         done = inside("bench", "--compare", file, "--md", place)
         assert (done.code, done.out) == (2, "")
-        assert f"{place} cannot be written." in done.err
+        assert f"{place} {words}" in done.err
 
 
 def test_a_comparison_says_what_its_benchmarks_do_not_share(tmp_path: Path) -> None:
