@@ -66,6 +66,7 @@ def _root(
 
 def main() -> None:
     """Run the command line. Known errors end with their words and code; SPECDEC_DEBUG=1 shows tracebacks."""
+    _open_closed_streams()
     try:
         app()
     except Interrupted as stop:
@@ -87,3 +88,13 @@ def main() -> None:
         sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(130)
+
+
+def _open_closed_streams() -> None:
+    """What is written to a stream that was closed by the caller (`>&-`) is dropped.
+
+    Were it left closed, the next file to be opened would get its number, and with it what native code prints.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode, encoding="utf-8"))

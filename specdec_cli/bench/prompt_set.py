@@ -6,11 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from specdec_cli.errors import UsageError
-from specdec_cli.untrusted_files import parse_json, read_file, reason
+from specdec_cli.untrusted_files import parse_json, reason
 
 SHIPPED = Path(__file__).parent / "bench_prompts.jsonl"
 OWN_KIND = "own"
-_LARGEST_FILE = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +23,7 @@ class BenchPrompt:
 def read_prompts(file: Path) -> list[BenchPrompt]:
     """Prompts from a file: JSON lines with `prompt` or `turns` (and `kind`), or one plain text. Raises UsageError."""
     try:
-        text = read_file(file, _LARGEST_FILE).decode("utf-8-sig")
+        text = file.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         why = reason(error) if isinstance(error, OSError) else "it is not UTF-8"
         raise UsageError(f"{file} cannot be read: {why}.", hint="Check the path of --prompts.") from error
