@@ -1,4 +1,4 @@
-"""What stood in a text before: an index of all its passages that grows with it."""
+"""An index of all passages of a text that grows with it: where the end of the text stood before."""
 
 from collections.abc import Iterable
 
@@ -25,11 +25,14 @@ class SuffixIndex:
         self.tokens: list[int] = []
         self.n_steps = 0
         self._last = _START
+        # By state. Nearly all have one token that follows: a dictionary for each would take most of the memory.
         self._lengths = [0]
         self._links = [_NONE]
         self._places = [0]
         self._counts = [0]
-        self._nexts: list[dict[int, int]] = [{}]
+        self._first_tokens = [_NONE]
+        self._first_nexts = [_NONE]
+        self._others: dict[int, dict[int, int]] = {}
         self.extend(tokens)
 
     def extend(self, tokens: Iterable[int]) -> None:
@@ -40,16 +43,25 @@ class SuffixIndex:
     def append(self, token: int) -> None:
         """The text goes on."""
         self._mark()
-        lengths, links, nexts = self._lengths, self._links, self._nexts
+        lengths, links = self._lengths, self._links
+        firsts, first_nexts, others = self._first_tokens, self._first_nexts, self._others
         self.tokens.append(token)
-        new = self._state(len(self.tokens), _START, 0, 0, {})
-        state = self._last
-        while state != _NONE and token not in nexts[state]:
-            nexts[state][token] = new
+        new = self._state(len(self.tokens), _START, 0, 0)
+        state, found = self._last, _NONE
+        while state != _NONE:
+            first = firsts[state]
+            if first == token:
+                found = first_nexts[state]
+                break
+            if first == _NONE:
+                firsts[state], first_nexts[state] = token, new
+            else:
+                found = others.setdefault(state, {}).setdefault(token, new)
+                if found != new:
+                    break
             state = links[state]
             self.n_steps += 1
         if state != _NONE:
-            found = nexts[state][token]
             links[new] = found if lengths[found] == lengths[state] + 1 else self._split(state, token, found)
         self._last = new
 
@@ -67,13 +79,23 @@ class SuffixIndex:
 
     def agreement(self, state: int) -> Agreement:
         """What followed the passage where it stood before."""
-        if len(self._nexts[state]) > 1:
+        if state in self._others:
             return "differ"
         return "agree" if self._counts[state] > 1 else "once"
 
     def step(self, state: int, token: int) -> int:
         """The state of the passage with one more token. Raises KeyError where that never stood in the text."""
-        return self._nexts[state][token]
+        found = self._next(state, token)
+        if found == _NONE:
+            raise KeyError(token)
+        return found
+
+    def _next(self, state: int, token: int) -> int:
+        """The state of the passage with one more token, or none."""
+        if self._first_tokens[state] == token:
+            return self._first_nexts[state]
+        others = self._others.get(state)
+        return others.get(token, _NONE) if others is not None else _NONE
 
     def _mark(self) -> None:
         """Note the text's end for the passages that end there; at the next token, so that `place` is always before."""
@@ -87,21 +109,27 @@ class SuffixIndex:
             state = links[state]
             self.n_steps += 1
 
-    def _state(self, length: int, link: int, place: int, count: int, nexts: dict[int, int]) -> int:
+    def _state(self, length: int, link: int, place: int, count: int) -> int:
         self._lengths.append(length)
         self._links.append(link)
         self._places.append(place)
         self._counts.append(count)
-        self._nexts.append(nexts)
+        self._first_tokens.append(_NONE)
+        self._first_nexts.append(_NONE)
         return len(self._lengths) - 1
 
     def _split(self, state: int, token: int, found: int) -> int:
         """A state of its own for the shorter passages of `found`, which from now on end at one place more."""
-        links, nexts = self._links, self._nexts
-        length, place, count = self._lengths[state] + 1, self._places[found], self._counts[found]
-        short = self._state(length, links[found], place, count, dict(nexts[found]))
-        while state != _NONE and nexts[state].get(token) == found:
-            nexts[state][token] = short
+        links, first_tokens, first_nexts, others = self._links, self._first_tokens, self._first_nexts, self._others
+        short = self._state(self._lengths[state] + 1, links[found], self._places[found], self._counts[found])
+        first_tokens[short], first_nexts[short] = first_tokens[found], first_nexts[found]
+        if found in others:
+            others[short] = dict(others[found])
+        while state != _NONE and self._next(state, token) == found:
+            if first_tokens[state] == token:
+                first_nexts[state] = short
+            else:
+                others[state][token] = short
             state = links[state]
             self.n_steps += 1
         links[found] = short
