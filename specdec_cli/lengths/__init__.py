@@ -1,4 +1,6 @@
 """How long the next draft should be: costs of passes, chances of acceptance, and what follows from both.
 
+`auto` keeps the books of `-k auto`, `policy` decides, `speedup_model` has the arithmetic for all who predict a speed.
+
 Imports decode, drafters, planning and llama's device names. Called by generation, bench and make_draft.
 """
