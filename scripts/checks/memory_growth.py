@@ -57,8 +57,8 @@ def drafting(name: str, draft: Path) -> list[str]:
 
 def peak_bytes(drafting: list[str], target: Path, n: int, n_ctx: int) -> int:
     """Resident size at its peak of a run that writes `n` tokens."""
-    command = [sys.executable, "-m", "specdec_cli", "run", str(target), "a b c", *drafting, "--raw", "--plain", "--force"]
-    command += ["-n", str(n), "--ctx", str(n_ctx), "--temp", "1", "--seed", "1", "--threads", "1"]
+    command = [sys.executable, "-m", "specdec_cli", "run", str(target), "a b c", *drafting, "--raw", "--plain"]
+    command += ["--force", "-n", str(n), "--ctx", str(n_ctx), "--temp", "1", "--seed", "1", "--threads", "1"]
     environment = os.environ | {"SPECDEC_CACHE": str(target.parent)}
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=environment) as run:
         said = run.stderr.read() if run.stderr is not None else b""
