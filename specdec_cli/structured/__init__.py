@@ -1,0 +1,5 @@
+"""Structured output: JSON Schema, regular expressions and Lark grammars, compiled to token masks.
+
+The one door to llguidance. Knows tokenizers as plain values, no models; imports `decode` and `errors`. `generation`
+makes the masks part of a run's law; `commands` reads the files.
+"""

@@ -1,0 +1,183 @@
+"""A JSON Schema as llguidance reads it, after what it would not keep has been refused by name.
+
+llguidance refuses most of what it cannot keep. What is refused or rewritten here is the rest: patterns, whose syntax
+it takes for Rust's; references that do not lead to a part of the schema; numbers that make automata too large;
+properties that may be counted twice.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from decimal import Decimal
+from math import prod
+from typing import Any
+from urllib.parse import unquote
+
+from specdec_cli.structured.patterns import PatternError, rust_pattern
+
+Schema = dict[str, Any]
+
+_MAPS = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
+_LISTS = ("allOf", "anyOf", "oneOf", "prefixItems")
+_ONES = (
+    *("items", "additionalItems", "additionalProperties", "not", "if", "then", "else", "contains", "propertyNames"),
+    *("unevaluatedItems", "unevaluatedProperties"),
+)
+_VALUES = ("const", "enum", "default", "examples")
+"""Keywords that hold values, not schemas."""
+_ELSEWHERE = ("$id", "id", "$anchor", "$dynamicRef", "$dynamicAnchor", "$recursiveRef", "$recursiveAnchor")
+"""What makes a reference lead elsewhere than its pointer says."""
+_OF_DRAFT_3 = ("divisibleBy", "disallow", "extends", "dependencies")
+_LARGEST_FACTOR = 100_000
+"""Product of all numbers of `multipleOf`: an automaton has as many states."""
+_DEEPEST = 100
+LONGEST = 1_000_000
+"""Characters of a schema."""
+
+
+class SchemaError(ValueError):
+    """Why a schema cannot be kept, as the end of a sentence."""
+
+
+def checked_schema(text: str) -> Schema:
+    """The schema in `text` (JSON, perhaps inside OpenAI's wrapper), ready for llguidance. Raises SchemaError."""
+    root = _unwrapped(_parsed(text))
+    if not isinstance(root, dict):
+        raise SchemaError("a schema is an object")
+    if "x-guidance" in root:
+        raise SchemaError("x-guidance would change how it is read")
+    _Checked(root).check()
+    return root
+
+
+def _parsed(text: str) -> Any:
+    if len(text) > LONGEST:
+        raise SchemaError(f"it is longer than {LONGEST:,} characters")
+    try:
+        return json.loads(text.removeprefix("\ufeff"), object_pairs_hook=_object, parse_constant=_no_number)
+    except RecursionError:
+        raise SchemaError(f"it is nested deeper than {_DEEPEST}") from None
+    except json.JSONDecodeError as error:
+        raise SchemaError(f"it is not JSON ({error})") from error
+
+
+def _object(pairs: list[tuple[str, Any]]) -> Schema:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise SchemaError(f"a key is given twice ({', '.join(sorted({key for key, _ in pairs}))[:100]})")
+    return found
+
+
+def _no_number(text: str) -> None:
+    raise SchemaError(f"{text} is not JSON")
+
+
+def _unwrapped(schema: Any) -> Any:
+    """The schema inside OpenAI's `response_format`, or the part of it that names and holds it."""
+    if isinstance(schema, dict) and schema.get("type") == "json_schema" and "json_schema" in schema:
+        schema = schema["json_schema"]
+    if isinstance(schema, dict) and "schema" in schema and schema.keys() <= {"name", "strict", "schema", "description"}:
+        return schema["schema"]
+    return schema
+
+
+class _Checked:
+    """Walks through a schema and all that it refers to; rewrites patterns in place."""
+
+    def __init__(self, root: Schema) -> None:
+        self._root = root
+        self._seen: set[int] = set()
+        self._referred_to: list[Any] = []
+        self._factors: set[Decimal] = set()
+
+    def check(self) -> None:
+        self._check_keywords(self._root, foreign=tuple(key for key in _ELSEWHERE if key != "$id"))
+        self._walk(self._root, 0)
+        while self._referred_to:
+            self._walk(self._referred_to.pop(), 0)
+        self._check_factors()
+
+    def _walk(self, schema: Any, depth: int) -> None:
+        if isinstance(schema, bool) or id(schema) in self._seen:
+            return
+        if depth > _DEEPEST:
+            raise SchemaError(f"it is nested deeper than {_DEEPEST}")
+        if not isinstance(schema, dict):
+            raise SchemaError(f"a schema is an object, not {json.dumps(schema)[:100]}")
+        self._seen.add(id(schema))
+        if schema is not self._root:
+            self._check_keywords(schema, foreign=_ELSEWHERE)
+        self._rewrite_patterns(schema)
+        if "$ref" in schema:
+            self._referred_to.append(self._target(str(schema["$ref"])))
+        for inner in _inner(schema):
+            self._walk(inner, depth + 1)
+
+    def _check_keywords(self, schema: Schema, *, foreign: Sequence[str]) -> None:
+        if unkept := [key for key in (*foreign, *_OF_DRAFT_3) if key in schema]:
+            raise SchemaError(f"{', '.join(unkept)} cannot be kept")
+        if "draft-03" in str(schema.get("$schema", "")):
+            raise SchemaError("draft 3 is not supported")
+        if schema.get("uniqueItems") is False:
+            del schema["uniqueItems"]
+        required = schema.get("required", [])
+        least = schema.get("minProperties", 0)
+        # Two properties of one name count as one, and only one more than the required ones has no namesake.
+        if isinstance(least, int) and isinstance(required, list) and least > len(set(map(str, required))) + 1:
+            raise SchemaError("minProperties cannot be kept: a name may come twice")
+        factor = schema.get("multipleOf")
+        if isinstance(factor, int | float) and factor > 0:
+            self._factors.add(Decimal(str(factor)))
+
+    def _check_factors(self) -> None:
+        """By all factors at once: several may meet in one number."""
+        scale = min((int(f.as_tuple().exponent) for f in self._factors), default=0)
+        if prod(int(f.scaleb(-scale)) for f in self._factors) > _LARGEST_FACTOR:
+            raise SchemaError(f"multipleOf cannot be kept: the product of all is above {_LARGEST_FACTOR:,}")
+
+    @staticmethod
+    def _rewrite_patterns(schema: Schema) -> None:
+        if isinstance(schema.get("pattern"), str):
+            schema["pattern"] = _rewritten(schema["pattern"])
+        by_pattern = schema.get("patternProperties")
+        if isinstance(by_pattern, dict):
+            schema["patternProperties"] = {_rewritten(key): inner for key, inner in by_pattern.items()}
+
+    def _target(self, reference: str) -> Any:
+        """The schema that a reference leads to, by a JSON pointer from the root."""
+        where = reference.removeprefix(str(self._root.get("$id", "")).rstrip("#"))
+        if where != "#" and not where.startswith("#/"):
+            raise SchemaError(f"$ref: {reference[:100]} leads out of the schema")
+        found: Any = self._root
+        is_schema: bool | None = True  # None: outside of all keywords, where anything may lie
+        for part in (unquote(part).replace("~1", "/").replace("~0", "~") for part in where.split("/")[1:]):
+            if is_schema and part in _VALUES:
+                raise SchemaError(f"$ref: {reference[:100]} leads to a value")
+            try:
+                found = found[int(part)] if isinstance(found, list) else found[part]
+            except (KeyError, IndexError, ValueError, TypeError):
+                raise SchemaError(f"$ref: {reference[:100]} leads nowhere") from None
+            if is_schema and part not in (*_MAPS, *_LISTS, *_ONES):
+                is_schema = None
+            elif is_schema is not None:
+                is_schema = not is_schema or (part in _ONES and isinstance(found, dict))
+        return found
+
+
+def _inner(schema: Schema) -> Iterator[Any]:
+    """The schemas inside a schema."""
+    for key in _MAPS:
+        if isinstance(schema.get(key), dict):
+            yield from schema[key].values()
+    for key in _LISTS:
+        if isinstance(schema.get(key), list):
+            yield from schema[key]
+    for key in _ONES:
+        if key in schema:
+            yield from schema[key] if isinstance(schema[key], list) else [schema[key]]
+
+
+def _rewritten(pattern: str) -> str:
+    try:
+        return rust_pattern(pattern)
+    except PatternError as error:
+        raise SchemaError(f"the pattern {pattern[:100]!r} cannot be kept: {error}") from error
