@@ -31,6 +31,8 @@ AUTO: Literal["auto"] = "auto"
 """Draft length by measured cost."""
 LONGEST_AUTO = 16
 """Most draft tokens of a round whose length is chosen by measured cost."""
+LONGEST_FORCED = 32
+"""Most tokens of a round that a grammar forces: rows of logits are kept for each of them."""
 USUAL_K = 4
 """Draft tokens of a round where the text depends on it, so that a seed repeats the text."""
 LONGEST_WITH_STATES = 8

@@ -26,19 +26,20 @@ IMPORTS = {
     "models": "errors settings",
     "drafters": "errors untrusted_files paths decode models numpy",
     "llama": "errors paths settings decode models llama_cpp numpy",
+    "structured": "errors decode llguidance numpy",
     "advice": "decode models",
     "presets": "errors untrusted_files untrusted paths settings decode models yaml",
-    "planning": "errors settings decode models drafters llama advice",
+    "planning": "errors settings decode models drafters llama structured advice",
     "lengths": "errors untrusted untrusted_files paths settings decode drafters llama planning",
     "hub": "errors untrusted paths settings models llama presets planning httpcore2 huggingface_hub",
     "ui": "decode models rich",
-    "generation": "errors untrusted_files paths settings decode models drafters llama advice planning lengths ui "
-    "jinja2 numpy",
+    "generation": "errors untrusted_files paths settings decode models drafters llama structured advice planning "
+    "lengths ui jinja2 numpy",
     "bench": "errors untrusted_files outputs settings decode drafters llama lengths ui generation matplotlib numpy",
     "audit": "decode drafters generation bench numpy",
     "make_draft": "errors untrusted_files paths decode models llama planning lengths generation bench numpy",
-    "commands": "errors outputs paths signals terminal_guard settings decode models drafters llama advice presets "
-    "planning lengths hub ui generation bench audit make_draft typer",
+    "commands": "errors outputs paths signals terminal_guard settings decode models drafters llama structured "
+    "advice presets planning lengths hub ui generation bench audit make_draft typer",
     "app": "errors ui commands typer",
     "__main__": "app",
     "__init__": "",
@@ -51,6 +52,7 @@ DOORS = {
     "httpcore2": {"hub"},
     "rich": {"ui"},
     "matplotlib": {"bench/plot.py"},
+    "llguidance": {"structured"},
     "typer": {"commands", "app"},
     "jinja2": {"generation/template_worker.py"},
     "yaml": {"presets/strict_yaml.py"},

@@ -28,6 +28,7 @@ TESTS = (
     "decode/test_engine",
     "decode/test_text_stream",
     "llama/test_grammar",
+    "structured/test_masks",
     "generation/test_matrix",
     "generation/test_distribution",
 )
@@ -167,12 +168,25 @@ MUTATIONS = (
         "shared = min(len(self._text), len(text))",
     ),
     Mutation(
+        "masks of a text that was taken back",
+        "structured/masks",
+        "        for later in [at for at in self._masks if at > length]:\n            del self._masks[later]\n",
+        "",
+    ),
+    Mutation("masks not rolled back", "structured/masks", "self._matcher.rollback(n)", "self._matcher.rollback(0)"),
+    Mutation(
+        "what a schema forces is not certain",
+        "structured/masks",
+        "return int(found[0]) if len(found) == 1 else None",
+        "return int(found[0]) if len(found) <= 8 else None",
+    ),
+    Mutation(
         "grammar after the cuts",
         "decode/sampler_chain",
         "return self.cut(self.allowed(row, tokens))",
         "return self.cut(self.adjusted(row, tokens))",
     ),
-    Mutation("grammar begins with the prompt", "decode/engine", "    rule.law.begin(len(tokens))\n", ""),
+    Mutation("grammar begins with the prompt", "decode/engine", "    rule.law.begin(tokens)\n", ""),
     Mutation("noise reused between positions", "decode/noise", "+ position * _GAMMA)", "+ position // 2 * _GAMMA)"),
     Mutation(
         "noise of another position for large vocabularies",

@@ -114,8 +114,10 @@ def run(
     dry_breaker: more.DryBreakerOpt = None,
     top_n_sigma: more.TopNSigmaOpt = None,
     typical: more.TypicalOpt = None,
-    grammar: more.GrammarOpt = None,
     json_schema: more.JsonSchemaOpt = None,
+    regex: more.RegexOpt = None,
+    lark: more.LarkOpt = None,
+    grammar: more.GrammarOpt = None,
     verify: more.VerifyOpt = "coupled",
     strict: more.StrictOpt = False,
     ngl: Annotated[str, _placement(help="Layers of the target on the GPU: auto, all or a number.")] = "auto",
@@ -177,7 +179,6 @@ def run(
     from specdec_cli.generation.trace import Trace
     from specdec_cli.generation.writer import Limits, Writer
     from specdec_cli.llama.abort import AbortFlag
-    from specdec_cli.llama.grammar import gbnf_of_schema
     from specdec_cli.llama.log import log as llama_log
     from specdec_cli.planning.plan import PairRequest
     from specdec_cli.presets.resolve import DRAFTER_NAMES, resolve
@@ -269,7 +270,7 @@ def run(
                 ignore_end=ignore_eos,
                 banned=tuple(ban or ()),
                 bias=more.biases(logit_bias or ()),
-                grammar=more.grammar_text(grammar, json_schema, gbnf_of_schema),
+                grammar=more.grammar_source(json_schema=json_schema, regex=regex, lark=lark, grammar=grammar),
                 gpu_layers=layers(ngl, "--ngl"),
                 gpu_layers_draft=layers(ngl_draft, "--ngl-draft"),
                 devices=tuple(device or ()),

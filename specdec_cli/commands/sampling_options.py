@@ -1,7 +1,7 @@
 """Options about the law of the text: the rarer samplers, grammars, and the rule of verification."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -9,6 +9,7 @@ import typer
 
 from specdec_cli.commands.options import in_panel
 from specdec_cli.errors import UsageError
+from specdec_cli.structured.source import GrammarSource
 
 _more = in_panel("More samplers (off unless given), in llama.cpp's order")
 _rule = in_panel("Rule")
@@ -32,8 +33,12 @@ DryBreakerOpt = Annotated[
 ]
 TopNSigmaOpt = Annotated[float | None, _more(help="Keep logits within n deviations of the highest (0).")]
 TypicalOpt = Annotated[float | None, _more(help="Keep the tokens of most typical surprise that make up p (1).")]
-GrammarOpt = Annotated[Path | None, _more(help="Keep to the GBNF grammar in this file.")]
-JsonSchemaOpt = Annotated[Path | None, _more(help="Write JSON that keeps to the schema in this file.")]
+_structured = in_panel("Structured output (one of them)")
+
+JsonSchemaOpt = Annotated[Path | None, _structured(help="Write JSON that is valid by the JSON Schema in this file.")]
+RegexOpt = Annotated[str | None, _structured(help="Write a text that this regular expression matches as a whole.")]
+LarkOpt = Annotated[Path | None, _structured(help="Keep to the Lark grammar in this file (llguidance's dialect).")]
+GrammarOpt = Annotated[Path | None, _structured(help="Keep to the GBNF grammar in this file.")]
 LogprobsOpt = Annotated[
     int | None,
     typer.Option(
@@ -74,18 +79,28 @@ def breakers(texts: Sequence[str] | None) -> dict[str, Any]:
     return {"dry_breakers": tuple(text.replace("\\n", "\n").replace("\\t", "\t") for text in texts)}
 
 
-def grammar_text(grammar: Path | None, schema: Path | None, converted: Callable[[str], str]) -> str | None:
-    """The GBNF to keep to, if any; `converted` makes it from a schema. Raises UsageError."""
-    if grammar is not None and schema is not None:
-        raise UsageError("--grammar and --json-schema are two grammars.", hint="Leave out one of the two.")
-    if grammar is not None:
-        return _read(grammar, "--grammar")
-    return converted(_read(schema, "--json-schema")) if schema is not None else None
+def grammar_source(
+    *, json_schema: Path | None, regex: str | None, lark: Path | None, grammar: Path | None
+) -> GrammarSource | None:
+    """What the text is to keep to, if anything. Raises UsageError."""
+    given = [option for option in (json_schema, regex, lark, grammar) if option is not None]
+    if len(given) > 1:
+        raise UsageError(
+            "A text keeps to one grammar, and more were given.",
+            hint="Leave out all but one of --json-schema, --regex, --lark and --grammar.",
+        )
+    if json_schema is not None:
+        return GrammarSource("json-schema", _read(json_schema, "--json-schema"))
+    if regex is not None:
+        return GrammarSource("regex", regex)
+    if lark is not None:
+        return GrammarSource("lark", _read(lark, "--lark"))
+    return GrammarSource("gbnf", _read(grammar, "--grammar")) if grammar is not None else None
 
 
 def _read(path: Path, option: str) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         raise UsageError(f"{option}: {path} cannot be read: {reason}.", hint="Check the file.") from error

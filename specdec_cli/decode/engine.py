@@ -20,6 +20,9 @@ from specdec_cli.decode.types import (
     Target,
 )
 
+FORCED = "grammar"
+"""The source of drafts that are certain: where a grammar leaves one token, nobody need be asked."""
+
 
 def generate(
     target: Target,
@@ -46,7 +49,7 @@ def generate(
     if isinstance(drafter, HiddenDrafter) and drafter.wants_hidden and isinstance(target, HiddenTarget):
         target = _WithHidden(target)
     tokens = Tokens(prompt)
-    rule.law.begin(len(tokens))
+    rule.law.begin(tokens)
     length.begin(len(tokens))
     limit = target.n_ctx if max_tokens is None else min(target.n_ctx, len(tokens) + max_tokens)
     full: FinishReason = "context" if max_tokens is None or limit < len(tokens) + max_tokens else "length"
@@ -55,14 +58,16 @@ def generate(
     began = clock()
     while len(tokens) < limit:
         # The target adds a token of its own, so a draft may fill all but one of the places left.
-        k = 0 if is_first else length.next(len(tokens), limit - len(tokens) - 1)
+        room = 0 if is_first else limit - len(tokens) - 1
+        forced = rule.law.forced(tokens, room)
+        k = len(forced) if forced or is_first else length.next(len(tokens), room)
         if strict is not None and k > 0:
             k = strict.longest_draft(target, tokens, k)
         asked = clock()
-        draft = Draft()
-        if k > 0:
+        draft = Draft(forced[:k], source=FORCED) if forced else Draft()
+        if k > 0 and not forced:
             draft = _usable(drafter.propose(tokens, k, length.more), k, rule.law.n_shared)
-        if draft.tokens and rule.keeps_text:
+        if draft.tokens and rule.keeps_text and not forced:
             draft = _beginning(draft, length.keep(draft))
         drafted = clock()
         rows = rows_for(target, tokens.then(draft.tokens), draft)
@@ -89,11 +94,12 @@ def generate(
         )
         if is_end:
             round_ = round_.ending_after(len(new))
-        length.observe(round_)
+        if not forced:
+            length.observe(round_)
         # A round without room for a draft asks nobody, but what is off stays off.
         off_reason = draft.off_reason or length.off_reason or off_reason
         if off_reason is not None:
-            round_ = replace(round_, k=0, off_reason=off_reason)
+            round_ = replace(round_, k=len(forced), off_reason=off_reason)
         is_first = False
         began = ended
         yield round_

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from specdec_cli.decode.penalties import NO_BREAKERS, Breakers, discourage_repeats, penalize
 from specdec_cli.decode.sampling import Ids, Row, SamplingParams, argmax, survivors, top_k
+from specdec_cli.decode.tokens import Tokens
 from specdec_cli.decode.types import Distribution, Grammar
 from specdec_cli.errors import DecodeFailed
 
@@ -23,7 +24,8 @@ _FIRST_ASKED, _MOST_ASKED_FIRST = 64, 1024
 
 class Law:
     """`n_shared` is the number of token ids that both models know: rows may be longer (padding), and
-    nothing at or above it ever comes. `banned` ids never come either; `bias` is added to logits.
+    nothing at or above it ever comes. `banned` ids never come either; `bias` is added to logits. At most
+    `most_forced` tokens are `forced` at once.
     """
 
     def __init__(
@@ -35,6 +37,7 @@ class Law:
         bias: Mapping[int, float] | None = None,
         breakers: Breakers = NO_BREAKERS,
         grammar: Grammar | None = None,
+        most_forced: int = 0,
     ) -> None:
         self.params = params
         self.n_shared = n_shared
@@ -43,6 +46,7 @@ class Law:
         self._amounts = np.array(list(self._bias.values()), np.float32)
         self._breakers = breakers
         self._grammar = grammar
+        self._most_forced = most_forced
         self._answer_begins = 0
 
     def with_params(self, params: SamplingParams) -> "Law":
@@ -51,9 +55,25 @@ class Law:
         other.params = params
         return other
 
-    def begin(self, n_prompt: int) -> None:
-        """From here on the answer begins after `n_prompt` tokens: what a grammar is about."""
-        self._answer_begins = n_prompt
+    def begin(self, prompt: Sequence[int]) -> None:
+        """From here on the answer begins after `prompt`: what a grammar is about."""
+        self._answer_begins = len(prompt)
+        if self._grammar is not None:
+            self._grammar.begin(prompt)
+
+    def only(self, tokens: Sequence[int]) -> int | None:
+        """The token that the grammar forces after `tokens`, if it is known that no other may come."""
+        if self._grammar is None or not self._most_forced:
+            return None
+        token = self._grammar.only(tokens[self._answer_begins :])
+        return token if token is not None and token < self.n_shared and token not in self._bias else None
+
+    def forced(self, tokens: Sequence[int], room: int) -> tuple[int, ...]:
+        """The tokens that the grammar forces after `tokens`, one after the other: at most `room`."""
+        text = Tokens.of(tokens)
+        while len(text) < len(tokens) + min(room, self._most_forced) and (token := self.only(text)) is not None:
+            text = text.then((token,))
+        return tuple(text[len(tokens) :])
 
     def adjusted(self, row: Row, tokens: Sequence[int]) -> Row:
         """The row after `tokens` without padding, with bias, bans, penalties and DRY, shape [n_shared]."""

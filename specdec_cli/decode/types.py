@@ -204,12 +204,20 @@ class Head(Protocol):
 class Grammar(Protocol):
     """What may come next in a text that must keep to rules."""
 
+    def begin(self, prompt: Sequence[int]) -> None:
+        """A new answer begins, to `prompt`."""
+        ...
+
     def allowed(self, text: Sequence[int], ids: NDArray[np.intp]) -> NDArray[np.bool_]:
         """Which of `ids` [n] may follow `text` (the tokens of the answer so far), shape [n]."""
         ...
 
     def all_allowed(self, text: Sequence[int]) -> NDArray[np.intp]:
-        """All ids that may follow `text`, ascending, shape [n]; far slower than to ask about a few."""
+        """All ids that may follow `text`, ascending, shape [n]; it can be far slower than to ask about a few."""
+        ...
+
+    def only(self, text: Sequence[int]) -> int | None:
+        """The token that must follow `text`, if just one may; None also where it would take long to find out."""
         ...
 
 

@@ -97,7 +97,7 @@ def open_pair(request: PairRequest, *, say: Say, abort: AbortFlag) -> Iterator[P
         target = _open(plan.target, plan.target_facts, plan.target_context, abort, stack)
         draft = _open_draft(plan, target, abort, stack)
         _check_offload(request, target, say)
-        rule = make_rule(request, target.model, plan.n_shared, stack)
+        rule = make_rule(request, target.model, plan.n_shared, target.context.max_rows, say, stack)
         end_tokens = target.model.end_tokens
         held_back = _held_back(request, target, draft, say)
         strict, store = make_strict(request, rule), _open_store(request, target.model, say, stack)

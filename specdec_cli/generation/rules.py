@@ -10,9 +10,10 @@ from specdec_cli.decode.sampler_chain import Law
 from specdec_cli.decode.strict import Strict
 from specdec_cli.drafters import sources
 from specdec_cli.errors import UsageError
-from specdec_cli.llama.grammar import LlamaGrammar
+from specdec_cli.generation.grammar import open_grammar
 from specdec_cli.llama.model import LlamaModel
-from specdec_cli.planning.plan import PairRequest
+from specdec_cli.planning.plan import PairRequest, Say
+from specdec_cli.structured.compiler import check as check_grammar
 
 RULES: Mapping[str, type[SharedNoise] | type[TokenRejection] | type[BlockRejection]] = {
     rule.name: rule for rule in (SharedNoise, TokenRejection, BlockRejection)
@@ -37,14 +38,19 @@ def check_rule(request: PairRequest) -> None:
         raise UsageError(
             "A grammar ends with an end token, which --ignore-eos forbids.", hint="Leave out one of the two."
         )
+    if request.grammar is not None:
+        check_grammar(request.grammar)
 
 
-def make_rule(request: PairRequest, model: LlamaModel, n_shared: int, stack: ExitStack) -> Rule:
-    """The rule of a run with this target; `stack` closes its grammar. Raises UsageError."""
+def make_rule(
+    request: PairRequest, model: LlamaModel, n_shared: int, max_rows: int, say: Say, stack: ExitStack
+) -> Rule:
+    """The rule of a run with this target, whose passes give `max_rows` rows; `stack` closes its grammar. Raises
+    UsageError."""
     for token in (*request.banned, *(token for token, _ in request.bias)):
         if not 0 <= token < model.n_vocab:
             raise UsageError(f"There is no token {token}.", hint=f"The model's tokens are 0 to {model.n_vocab - 1}.")
-    grammar = stack.enter_context(LlamaGrammar(model, request.grammar)) if request.grammar is not None else None
+    grammar = open_grammar(request.grammar, model, say, stack) if request.grammar is not None else None
     ends = model.end_tokens if request.ignore_end else ()
     law = Law(
         request.sampling,
@@ -53,12 +59,13 @@ def make_rule(request: PairRequest, model: LlamaModel, n_shared: int, stack: Exi
         bias=dict(request.bias),
         breakers=_breakers(request, model) if request.sampling.has_dry else NO_BREAKERS,
         grammar=grammar,
+        most_forced=max_rows - 1,
     )
     return RULES[request.verify](law, seed=request.seed)
 
 
 def make_strict(request: PairRequest, rule: Rule) -> Strict | None:
-    drafts = request.drafter != "none" and request.k > 0
+    drafts = (request.drafter != "none" and request.k > 0) or request.grammar is not None
     return Strict(rule) if request.strict and drafts and isinstance(rule, SharedNoise) else None
 
 

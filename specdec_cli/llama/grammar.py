@@ -6,9 +6,7 @@ a rejection drops them, and no state is ever taken back.
 """
 
 import ctypes
-import json
 import os
-import re
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -17,7 +15,6 @@ from typing import Any, Self
 
 import llama_cpp
 import numpy as np
-from llama_cpp.llama_grammar import json_schema_to_gbnf
 from numpy.typing import NDArray
 
 from specdec_cli.decode.tokens import shared_prefix
@@ -52,6 +49,9 @@ class LlamaGrammar:
             raise UsageError(f"The grammar cannot be used: {reason}.", hint="It must be GBNF with a rule for root.")
         self._states[0] = first
 
+    def begin(self, prompt: Sequence[int]) -> None:
+        """Every answer is a text of its own; which one is asked about shows in the questions."""
+
     def allowed(self, text: Sequence[int], ids: NDArray[np.intp]) -> NDArray[np.bool_]:
         """Which of `ids` [n] may follow `text`, shape [n]. Raises DecodeFailed for a text outside the grammar."""
         state = self._state_after(list(text))
@@ -73,6 +73,10 @@ class LlamaGrammar:
                 kept[asked] = _allowed(state, asked)
             self._found[len(text)] = np.flatnonzero(kept[:-1])
         return self._found[len(text)]
+
+    def only(self, text: Sequence[int]) -> int | None:  # noqa: ARG002  (the protocol's names)
+        """Never known: to look through the whole vocabulary takes longer than a draft token saves."""
+        return None
 
     def _state_after(self, text: list[int]) -> Any:
         shared = shared_prefix(self._text, text)
@@ -112,52 +116,6 @@ class LlamaGrammar:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-_UNKEPT = {
-    *("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "uniqueItems", "contains"),
-    *("not", "if", "then", "else", "patternProperties", "propertyNames", "minProperties", "maxProperties"),
-    *("dependentRequired", "dependentSchemas"),
-}
-"""What a schema can ask and the converter passes over in silence."""
-_SAFE_PATTERN = re.compile(r"(?!.*\[\^)[\w \-^$()\[\]{}|*+?,:/@]*")
-"""Regular expressions that cannot let a quotation mark or a control character into a string."""
-_ANY_CHARACTER, _JSON_CHARACTER = r'char ::= [^"\\] |', r'char ::= [^"\\\x00-\x1F] |'
-
-
-def gbnf_of_schema(schema: str) -> str:
-    """The grammar of a JSON schema given as JSON text. Raises UsageError.
-
-    What the converter would not keep is refused; and strings hold no control characters, which it
-    would let in although JSON does not allow them.
-    """
-    try:
-        _refuse_unkept(json.loads(schema))
-        gbnf = str(json_schema_to_gbnf(schema))
-    except Exception as error:  # the converter raises whatever comes: KeyError, AssertionError ...
-        raise UsageError(
-            f"The JSON schema cannot be turned into a grammar: {error or type(error).__name__}.",
-            hint="Check that it is JSON; references to other files are not followed.",
-        ) from error
-    return gbnf.replace(_ANY_CHARACTER, _JSON_CHARACTER)
-
-
-def _refuse_unkept(schema: Any) -> None:
-    if not isinstance(schema, dict):
-        raise ValueError("a schema is an object")
-    unkept = sorted(_UNKEPT & schema.keys())
-    if unkept:
-        raise ValueError(f"a grammar cannot keep {', '.join(unkept)}")
-    if not _SAFE_PATTERN.fullmatch(schema.get("pattern", "")):
-        raise ValueError(f"the pattern {schema['pattern']!r} could let quotation marks into a string")
-    for key in ("properties", "$defs", "definitions"):
-        for one in schema.get(key, {}).values():
-            _refuse_unkept(one)
-    for key in ("items", "prefixItems", "oneOf", "anyOf", "allOf", "additionalProperties"):
-        inner = schema.get(key, True)
-        for one in inner if isinstance(inner, list) else [inner]:
-            if not isinstance(one, bool):
-                _refuse_unkept(one)
 
 
 def _prefix_forest(model: LlamaModel, *, has_token_rules: bool) -> tuple[list[NDArray[np.intp]], NDArray[np.intp]]:

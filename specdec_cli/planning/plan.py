@@ -18,7 +18,15 @@ from specdec_cli.models.memory import ModelFacts, repacked_formats
 from specdec_cli.models.tokenizer_check import compare, n_real, one_line, refusal
 from specdec_cli.planning.machine import available_memory, usable_cores
 from specdec_cli.planning.placement import Fit, Gpu, Machine, Sized, changes, place
-from specdec_cli.settings import DEFAULT_CONTEXT, LONGEST_WITH_STATES, ContextSettings, FlashAttention, ModelSettings
+from specdec_cli.settings import (
+    DEFAULT_CONTEXT,
+    LONGEST_FORCED,
+    LONGEST_WITH_STATES,
+    ContextSettings,
+    FlashAttention,
+    ModelSettings,
+)
+from specdec_cli.structured.source import GrammarSource
 
 Say = Callable[[str], None]
 
@@ -46,7 +54,7 @@ class PairRequest:
     banned: tuple[int, ...] = ()
     bias: tuple[tuple[int, float], ...] = ()
     dry_breakers: tuple[str, ...] = ("\n", ":", '"', "*")
-    grammar: str | None = None
+    grammar: GrammarSource | None = None
     gpu_layers: str = "auto"
     gpu_layers_draft: str = "auto"
     devices: tuple[str, ...] = ()
@@ -171,6 +179,9 @@ def _contexts(
     n_batch = min(request.n_batch, n_ctx)
     is_chosen = request.auto and request.drafter != "none"  # else several are measured, fixed lengths too
     k = min(request.k, LONGEST_WITH_STATES) if is_chosen and any(facts.state_bytes) else request.k
+    n_ubatch = request.n_ubatch or request.n_batch
+    if request.grammar is not None and not any(facts.state_bytes):
+        k = max(k, min(LONGEST_FORCED, n_ctx - 1, n_ubatch - 1))
     has_trees = request.trees or lookahead.LookaheadDrafter.name in sources(request.drafter)
     target = ContextSettings(
         n_ctx=n_ctx,
@@ -180,7 +191,7 @@ def _contexts(
         cache_type=request.cache_type,
         flash_attention=request.flash_attention,
         # No draft is longer than the context, but a k that no pass could hold is told as it was given.
-        max_rows=min(k + 1, n_ctx) if k < (request.n_ubatch or request.n_batch) else k + 1,
+        max_rows=min(k + 1, n_ctx) if k < n_ubatch else k + 1,
         wider_passes=not request.strict,
         branches=lookahead.DEFAULT_WINDOW if has_trees else 0,
     )

@@ -27,7 +27,7 @@ _VALUES = ("const", "enum", "default", "examples")
 _ELSEWHERE = ("$id", "id", "$anchor", "$dynamicRef", "$dynamicAnchor", "$recursiveRef", "$recursiveAnchor")
 """What makes a reference lead elsewhere than its pointer says."""
 _OF_DRAFT_3 = ("divisibleBy", "disallow", "extends", "dependencies")
-_LARGEST_FACTOR = 100_000
+_LARGEST_FACTOR = 20_000
 """Product of all numbers of `multipleOf`: an automaton has as many states."""
 _DEEPEST = 100
 LONGEST = 1_000_000
@@ -53,9 +53,13 @@ def _parsed(text: str) -> Any:
     if len(text) > LONGEST:
         raise SchemaError(f"it is longer than {LONGEST:,} characters")
     try:
-        return json.loads(text.removeprefix("\ufeff"), object_pairs_hook=_object, parse_constant=_no_number)
+        found = json.loads(text.removeprefix("\ufeff"), object_pairs_hook=_object, parse_constant=_no_number)
+        json.dumps(found, ensure_ascii=False).encode()
+        return found
     except RecursionError:
         raise SchemaError(f"it is nested deeper than {_DEEPEST}") from None
+    except UnicodeEncodeError:
+        raise SchemaError("it holds half a surrogate pair") from None
     except json.JSONDecodeError as error:
         raise SchemaError(f"it is not JSON ({error})") from error
 
@@ -180,4 +184,4 @@ def _rewritten(pattern: str) -> str:
     try:
         return rust_pattern(pattern)
     except PatternError as error:
-        raise SchemaError(f"the pattern {pattern[:100]!r} cannot be kept: {error}") from error
+        raise SchemaError(f"the pattern {pattern[:40]!r} cannot be kept: {error}") from error

@@ -21,16 +21,19 @@ Mask = NDArray[np.bool_]
 """Whether each token is allowed, shape [n_vocab]."""
 
 
+def parser_limits() -> LLParserLimits:
+    """llguidance's own, with errors that do not quote the parser's state."""
+    return LLParserLimits(verbose_errors=False)
+
+
 class TokenMasks:
     """A grammar of llguidance's over the tokens of one model.
 
     After an end token everything is allowed: the text is over, and rows behind it are not used.
     """
 
-    def __init__(
-        self, tokenizer: LLTokenizer, grammar: str, end_tokens: frozenset[int], limits: LLParserLimits
-    ) -> None:
-        self._matcher = LLMatcher(tokenizer, grammar, log_level=0, limits=limits)
+    def __init__(self, tokenizer: LLTokenizer, grammar: str, end_tokens: frozenset[int]) -> None:
+        self._matcher = LLMatcher(tokenizer, grammar, log_level=0, limits=parser_limits())
         self._ends = end_tokens
         self._end_ids = np.array(sorted(end_tokens), np.intp)
         self._n_vocab = tokenizer.vocab_size
@@ -39,7 +42,7 @@ class TokenMasks:
         self._bits = allocate_token_bitmask(1, self._n_vocab)
 
     def begin(self, prompt: Sequence[int]) -> None:
-        """An answer begins anew with every prompt, and what may come does not depend on it."""
+        """Every answer is a text of its own; which one is asked about shows in the questions."""
 
     def allowed(self, text: Sequence[int], ids: NDArray[np.intp]) -> NDArray[np.bool_]:
         """Which of `ids` [n] may follow `text`, shape [n]. Raises DecodeFailed for a text outside the grammar."""

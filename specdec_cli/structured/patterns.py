@@ -196,4 +196,5 @@ class _Reader:
 def _code(point: int) -> str:
     if 0xD800 <= point < 0xE000 or point > 0x10FFFF:
         raise PatternError("it names half a surrogate pair, or no character at all")
-    return f"\\u{{{point:x}}}"
+    character = chr(point)
+    return character if character.isascii() and character.isalnum() else f"\\u{{{point:x}}}"

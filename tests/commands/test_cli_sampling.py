@@ -1,6 +1,7 @@
 """`specdec run`: samplers, grammars, log-probabilities and rules as a user has them. With drafts as without."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +84,33 @@ def test_a_grammar_ends_with_an_end_token(models: Models, tmp_path: Path) -> Non
     assert (document["text"], document["finish_reason"]) == (" b c", "stop")
 
 
+@pytest.mark.parametrize(
+    ("option", "text", "matches"),
+    [
+        (
+            "--json-schema",
+            '\ufeff{"type": "array", "items": {"enum": ["a b", "c"]}, "minItems": 2}',
+            r'\["(a b|c)", .*\]',
+        ),
+        ("--lark", 'start: " a" (" b" | " c")+ " d"', "( a)(( b)|( c))+( d)"),
+        ("--regex", " a( [b-d]){2,5}", " a( [b-d]){2,5}"),
+    ],
+)
+def test_structured_output_with_and_without_a_draft(
+    models: Models, tmp_path: Path, option: str, text: str, matches: str
+) -> None:
+    """What the grammar forces is drafted, also by `--draft none`: the tokens of single bytes between quotes."""
+    (tmp_path / "grammar").write_text(text, encoding="utf-8")
+    flags = ("a b", "-n", 60, "--seed", 3, option, text if option == "--regex" else tmp_path / "grammar")
+    plain = json_inside(models.words, *flags).document
+    assert re.fullmatch(matches, plain["text"])
+    assert plain["finish_reason"] == "stop"
+    for draft in (("--draft", models.draft, "-k", 4), ("--draft", "ngram", "-k", 3), ("--draft", models.draft)):
+        assert json_inside(models.words, *flags, *draft).document["token_ids"] == plain["token_ids"]
+    if option == "--json-schema":
+        assert plain["stats"]["accepted"] == plain["stats"]["drafted"] > 4
+
+
 @pytest.mark.parametrize("rule", ["rejection", "block"])
 @pytest.mark.parametrize("draft", ["model", "ngram"])
 def test_the_other_rules_write_too_and_say_so(models: Models, rule: str, draft: str) -> None:
@@ -128,7 +156,7 @@ def test_strict_says_what_it_did(models: Models) -> None:
     assert json_inside(models.words, "a b", "-n", 1).document["strict"] is None
 
 
-SCHEMA = '{"type": "object", "properties": {"a": {"type": "integer", "minimum": 1}}}'
+SCHEMA = '{"type": "object", "properties": {"a": {"not": {"type": "null"}}}}'
 
 
 @pytest.mark.parametrize(
@@ -139,11 +167,14 @@ SCHEMA = '{"type": "object", "properties": {"a": {"type": "integer", "minimum": 
         (("--grammar", "FILE:root ::= nothing"), "nothing"),
         (("--grammar", "FILE:x ::= [a]"), "root"),
         (("--grammar", "missing.gbnf"), "cannot be read"),
-        (("--json-schema", f"FILE:{SCHEMA}"), "minimum"),
+        (("--grammar", "FILE: "), "empty"),
+        (("--json-schema", f"FILE:{SCHEMA}"), "not"),
         (("--json-schema", "FILE:[1]"), "object"),
-        (("--json-schema", "FILE:{"), "grammar"),
-        (("--json-schema", 'FILE:{"type": "string", "pattern": "^.*$"}'), "quotation"),
-        (("--grammar", "FILE:root ::= [a]", "--json-schema", "FILE:{}"), "two grammars"),
+        (("--json-schema", "FILE:{"), "not JSON"),
+        (("--json-schema", 'FILE:{"type": "string", "pattern": "(a"}'), "not closed"),
+        (("--regex", "a(?=b)"), "look-around"),
+        (("--lark", "FILE:start: x"), "x"),
+        (("--grammar", "FILE:root ::= [a]", "--json-schema", "FILE:{}"), "one grammar"),
         (("--logit-bias", "seven"), "seven"),
         (("--logit-bias", "99999+1"), "99999"),
         (("--ban", 99999), "99999"),

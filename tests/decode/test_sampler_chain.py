@@ -46,6 +46,13 @@ class EveryNth:
         self.asked = 0
         self.texts: list[list[int]] = []
 
+    def begin(self, prompt: Sequence[int]) -> None:
+        pass
+
+    def only(self, text: Sequence[int]) -> int | None:
+        found = self.all_allowed(text)
+        return int(found[0]) if len(found) == 1 else None
+
     def allowed(self, text: Sequence[int], ids: NDArray[np.intp]) -> NDArray[np.bool_]:
         self.asked += len(ids)
         self.texts.append(list(text))
@@ -86,7 +93,7 @@ def test_a_grammar_is_asked_about_the_likeliest_first() -> None:
 def test_a_grammar_sees_the_answer_and_not_the_prompt() -> None:
     grammar = EveryNth(2)
     law = Law(SamplingParams(), n_shared=N, grammar=grammar)
-    law.begin(3)
+    law.begin([1, 2, 3])
     law.candidates(random_row(1), [7, 8, 9, 20, 21])
     assert set(map(tuple, grammar.texts)) == {(20, 21)}
 
@@ -122,7 +129,7 @@ def test_penalties_and_dry_see_the_text_they_are_given() -> None:
     params = replace(UNCUT, presence_penalty=0.25, repeat_last_n=2, dry_multiplier=1.0)
 
     law = Law(params, n_shared=12)
-    law.begin(6)  # most of the text is the prompt, which counts like the rest
+    law.begin([0] * 6)  # most of the text is the prompt, which counts like the rest
     changed = law.adjusted(row, text)
 
     assert changed.tolist() == [1, 1, 0.75, 0.75, 1, 1, 1, 1, 1, 1 - 1.75, 1, 1]

@@ -5,6 +5,7 @@ prefix, so that a sampler that saw a rejected token, or a row of the wrong prefi
 What the rejection rules promise, the distribution, is in `test_distribution` and `test_rejection`.
 """
 
+import json
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
@@ -20,11 +21,14 @@ from specdec_cli.decode.engine import generate
 from specdec_cli.decode.penalties import breakers_from
 from specdec_cli.decode.sampler_chain import Law
 from specdec_cli.decode.sampling import SamplingParams
-from specdec_cli.decode.types import Draft, Drafter
+from specdec_cli.decode.types import Draft, Drafter, Grammar
+from specdec_cli.drafters.lookahead import LookaheadDrafter
+from specdec_cli.drafters.mixed import MixedDrafter
 from specdec_cli.drafters.model import ModelDrafter
 from specdec_cli.drafters.ngram.drafter import NgramDrafter
 from specdec_cli.drafters.none import NoDrafter
 from specdec_cli.generation.chat import Conversation
+from specdec_cli.generation.grammar import open_grammar
 from specdec_cli.generation.pair import open_pair
 from specdec_cli.generation.prompts import conversation
 from specdec_cli.generation.trace import Trace
@@ -36,6 +40,7 @@ from specdec_cli.llama.quantize import quantize
 from specdec_cli.llama.session import LlamaSession
 from specdec_cli.planning.plan import PairRequest
 from specdec_cli.settings import ContextSettings, ModelSettings
+from specdec_cli.structured.source import GrammarSource
 from specdec_cli.ui.silent import SilentView
 from tests.cli import text_of
 from tests.planted import EOS, disturbed, make_vocab, random_chain, write_planted
@@ -44,6 +49,14 @@ N_VOCAB = 320
 N = 48
 UNCUT = SamplingParams(temperature=1.0, top_k=0, top_p=1, min_p=0)
 GREEDY = SamplingParams(temperature=0)
+SCHEMA = json.dumps(
+    {
+        "type": "object",
+        "properties": {"name": {"type": "string", "maxLength": 8}, "colour": {"enum": ["red", "blue"]}},
+        "required": ["name", "colour"],
+        "additionalProperties": {"type": "integer"},
+    }
+)
 GRAMMAR = 'root ::= (" " [a-z] | " a" [a-z])*'
 
 SAMPLERS: dict[str, SamplingParams] = {
@@ -65,6 +78,9 @@ SAMPLERS: dict[str, SamplingParams] = {
     "greedy grammar": GREEDY,
     "grammar": SamplingParams(),
     "uncut grammar": UNCUT,
+    "greedy schema": GREEDY,
+    "schema": SamplingParams(),
+    "uncut schema": UNCUT,
 }
 
 
@@ -96,13 +112,19 @@ class Bed:
         settings = ContextSettings(n_ctx=512, threads=1, max_rows=10)
         self.target, self.draft = (stack.enter_context(LlamaSession(model, settings)) for model in models)
         self.prompt = [270, 271, 272, 270, 271, 272, 280]
-        self.rules: dict[str, SharedNoise] = {}
+        self.rules: dict[tuple[str, int], SharedNoise] = {}
         self.plain: dict[str, list[int]] = {}
 
-    def rule(self, name: str) -> SharedNoise:
-        if name not in self.rules:
+    def grammar(self, name: str) -> Grammar | None:
+        if "schema" in name:
+            return open_grammar(GrammarSource("json-schema", SCHEMA), self.model, print, self.stack)
+        return self.stack.enter_context(LlamaGrammar(self.model, GRAMMAR)) if "grammar" in name else None
+
+    def rule(self, name: str, *, most_forced: int = 9) -> SharedNoise:
+        """Nothing is forced in the plain texts, so that drafts by the grammar are compared as well."""
+        if (name, most_forced) not in self.rules:
             pieces = [self.model.marked_bytes(token) for token in range(N_VOCAB)]
-            grammar = self.stack.enter_context(LlamaGrammar(self.model, GRAMMAR)) if "grammar" in name else None
+            grammar = self.grammar(name)
             law = Law(
                 SAMPLERS[name],
                 n_shared=N_VOCAB,
@@ -110,18 +132,19 @@ class Bed:
                 bias={265: 1.5, 266: -2.0},
                 breakers=breakers_from([" c"], pieces, lambda _: []),
                 grammar=grammar,
+                most_forced=most_forced,
             )
-            self.rules[name] = SharedNoise(law, seed=11)
-        return self.rules[name]
+            self.rules[name, most_forced] = SharedNoise(law, seed=11)
+        return self.rules[name, most_forced]
 
-    def write(self, name: str, drafter: Drafter, k: int) -> tuple[list[int], int, int]:
+    def write(self, name: str, drafter: Drafter, k: int, *, most_forced: int = 9) -> tuple[list[int], int, int]:
         """Text with its prompt, tokens drafted and accepted."""
         rounds = list(
             generate(
                 self.target,
                 drafter,
                 FixedLength(k, give_up_after=10**9),
-                self.rule(name),
+                self.rule(name, most_forced=most_forced),
                 self.prompt,
                 max_tokens=N,
                 ends=lambda token: token == EOS,
@@ -133,7 +156,7 @@ class Bed:
 
     def plain_text(self, name: str) -> list[int]:
         if name not in self.plain:
-            self.plain[name] = self.write(name, NoDrafter(), 0)[0]
+            self.plain[name] = self.write(name, NoDrafter(), 0, most_forced=0)[0]
         return self.plain[name]
 
 
@@ -144,20 +167,29 @@ def bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
 
 
 @pytest.mark.parametrize("k", [1, 4, 9])
-@pytest.mark.parametrize("drafter", ["model", "ngram", "half right"])
+@pytest.mark.parametrize("drafter", ["model", "ngram", "ngram+model", "lookahead", "half right"])
 @pytest.mark.parametrize("name", SAMPLERS)
 def test_the_text_is_that_of_plain_decoding(bed: Bed, name: str, drafter: str, k: int) -> None:
     plain = bed.plain_text(name)
     drafters: dict[str, Drafter] = {
         "model": ModelDrafter(bed.draft, bed.rule(name), frozenset({EOS})),
         "ngram": NgramDrafter(least_chance=0),
+        "ngram+model": MixedDrafter(NgramDrafter(), ModelDrafter(bed.draft, bed.rule(name), frozenset({EOS})), None),
+        "lookahead": LookaheadDrafter(N_VOCAB),
         "half right": HalfRight(plain),
     }
     text, drafted, accepted = bed.write(name, drafters[drafter], k)
 
     assert text == plain
-    if drafter != "ngram":
+    if drafter in ("model", "half right") and "schema" not in name:
         assert drafted > accepted > 0
+
+
+@pytest.mark.parametrize("name", ["greedy schema", "schema", "uncut schema"])
+def test_what_a_schema_forces_is_drafted_without_a_drafter(bed: Bed, name: str) -> None:
+    text, drafted, accepted = bed.write(name, NoDrafter(), 0)
+    assert text == bed.plain_text(name)
+    assert drafted == accepted > 20
 
 
 def test_the_samplers_write_different_texts(bed: Bed) -> None:
@@ -206,7 +238,8 @@ CHATS: dict[str, dict[str, object]] = {
     "penalties": {"sampling": SAMPLERS["penalties"]},
     "all": {"sampling": SAMPLERS["all"]},
     "greedy DRY": {"sampling": SAMPLERS["greedy DRY"], "ignore_end": True},
-    "grammar": {"sampling": SAMPLERS["grammar"], "grammar": GRAMMAR},
+    "grammar": {"sampling": SAMPLERS["grammar"], "grammar": GrammarSource("gbnf", GRAMMAR)},
+    "schema": {"sampling": SAMPLERS["schema"], "grammar": GrammarSource("json-schema", SCHEMA)},
 }
 
 
@@ -222,5 +255,5 @@ def test_every_turn_of_a_chat_is_that_of_plain_decoding(name: str, tmp_path_fact
 
 
 def test_a_grammar_begins_anew_with_every_turn(tmp_path: Path) -> None:
-    answers = chat(tmp_path, 3, grammar='root ::= " b" " c" " d"', sampling=GREEDY)
+    answers = chat(tmp_path, 3, grammar=GrammarSource("gbnf", 'root ::= " b" " c" " d"'), sampling=GREEDY)
     assert [text_of(answer) for answer in answers] == [" b c d</s>"] * len(TURNS)

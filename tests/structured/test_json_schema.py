@@ -1,0 +1,199 @@
+"""Which JSON Schemas are kept, and which are refused in words: by texts drawn at random and `jsonschema`."""
+
+import json
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from specdec_cli.errors import UsageError
+from specdec_cli.structured.compiler import check
+from specdec_cli.structured.source import GrammarSource
+from tests.random_texts import Texts
+
+N_TEXTS = 12
+
+A: dict[str, Any] = {"type": "string", "maxLength": 3}
+
+KEPT: dict[str, Any] = {
+    "emoji": {"const": "👍"},
+    "escapes": {"enum": ["a\\b", "t\tx", "n\nl", 'q"q', "'"]},
+    "allOf of a $ref": {
+        "$defs": {"A": A},
+        "type": "object",
+        "properties": {"x": {"allOf": [{"$ref": "#/$defs/A"}]}},
+        "required": ["x"],
+    },
+    "allOf with maxLength": {"allOf": [{"type": "string"}, {"maxLength": 3}]},
+    "allOf with enum": {"allOf": [{"type": "string"}, {"enum": ["a", "b", 1]}]},
+    "allOf beside properties": {
+        "type": "object",
+        "properties": {"a": {"type": "integer"}},
+        "allOf": [{"properties": {"b": {"type": "null"}}, "required": ["a", "b"]}],
+    },
+    "anyOf beside properties": {
+        "type": "object",
+        "properties": {"a": {"type": "integer"}, "b": {"type": "null"}},
+        "anyOf": [{"required": ["a"]}, {"required": ["b"]}],
+        "additionalProperties": False,
+    },
+    "required, no property": {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["z"]},
+    "object or null": {"type": ["object", "null"], "properties": {"a": {"type": "integer"}}, "required": ["a"]},
+    "string or null": {"type": ["string", "null"], "maxLength": 2},
+    "minItems without items": {"type": "array", "minItems": 3},
+    "$ref with siblings": {"$defs": {"A": {"type": "integer"}}, "$ref": "#/$defs/A", "minimum": 5},
+    "pattern with maxLength": {"type": "string", "pattern": "^[a-z]+$", "maxLength": 3},
+    "$ref to a minimum": {
+        "$defs": {"A": {"type": "integer", "minimum": 5}},
+        "type": "array",
+        "items": {"$ref": "#/$defs/A"},
+        "minItems": 1,
+    },
+    "two anchored branches": {"type": "string", "pattern": "^foo$|^bar$"},
+    "one anchor a branch": {"type": "string", "pattern": "^a|b$"},
+    "a lazy quantifier": {"type": "string", "pattern": "^a+?$"},
+    "a nameless property": {"type": "object", "properties": {"": {"type": "integer"}}, "required": [""]},
+    "a definition named space": {"$defs": {"space": {"type": "integer"}}, "$ref": "#/$defs/space"},
+    "$defs beside definitions": {
+        "$defs": {"A": {"type": "integer"}},
+        "definitions": {"A": {"type": "string"}},
+        "type": "array",
+        "prefixItems": [{"$ref": "#/$defs/A"}, {"$ref": "#/definitions/A"}],
+        "minItems": 2,
+    },
+    "a tree": {
+        "type": "object",
+        "properties": {"next": {"$ref": "#"}, "n": {"type": "integer"}},
+        "required": ["n"],
+        "additionalProperties": False,
+    },
+    "a reference out of the keywords": {
+        "$ref": "#/components/schemas/Id",
+        "components": {"schemas": {"Id": {"type": "string", "pattern": r"^\d{3}$"}}},
+    },
+    "a long string": {"type": "string", "maxLength": 50000},
+    "many items": {"type": "array", "items": {"type": "null"}, "maxItems": 3000},
+    "many repeats": {"type": "string", "pattern": "^a{0,5000}$"},
+    "no items": {"type": "array", "items": False},
+    "a range": {"type": "integer", "minimum": 3, "maximum": 17, "multipleOf": 5},
+    "a range of fractions": {"type": "number", "exclusiveMinimum": 0.5, "maximum": 2},
+    "digits": {"type": "string", "pattern": r"^\d+$"},
+    "words": {"type": "string", "pattern": r"^\w+ \W\s\S\D$"},
+    "a bracket after a class": {"type": "string", "pattern": "^[a]]$"},
+    "no POSIX class": {"type": "string", "pattern": "^[[:alpha:]]+$"},
+    "no set within a set": {"type": "string", "pattern": "^[[ab]c]$"},
+    "no intersection": {"type": "string", "pattern": "^[a-z&&b]+$"},
+    "a negated class": {"type": "string", "pattern": r"^[^\W\d_][^\s\S]?$"},
+    "a full stop": {"type": "string", "pattern": "^.{2}$"},
+    "an e-mail address": {"type": "string", "pattern": r"^[\w.]+@[\w-]+\.[a-z]{2,}$"},
+    "braces": {"type": "string", "pattern": r"^{\u0041\x42\/}$"},
+    "more properties": {
+        "type": "object",
+        "properties": {"foo": {}, "bar": {}},
+        "required": ["foo"],
+        "additionalProperties": {"type": "integer"},
+    },
+    "names by pattern": {
+        "type": "object",
+        "patternProperties": {r"^a\d$": {"type": "integer"}},
+        "additionalProperties": False,
+        "minProperties": 1,
+    },
+    "a date": {"type": "string", "format": "date", "pattern": "^2"},
+    "names are no keywords": {"type": "object", "properties": {"not": {"type": "string"}, "$ref": {"const": 3}}},
+    "values are no schemas": {"enum": [{"pattern": "[[:alpha:]]", "$ref": "nowhere"}]},
+}
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_a_schema_is_kept(name: str) -> None:
+    texts = Texts(json.dumps(KEPT[name]))
+    assert texts.refusal == ""
+    drawn = [text for seed in range(N_TEXTS) if (text := texts.draw(seed)) is not None]
+    assert drawn
+    for text in drawn:
+        Draft202012Validator(KEPT[name]).validate(json.loads(text.decode()))
+
+
+REFUSED = {
+    '{"enum": []}': "anyOf is empty",
+    '{"oneOf": [{"type": "integer"}, {"type": "number"}]}': "oneOf",
+    '{"$ref": "#"}': "no text at all",
+    '{"type": "string", "pattern": "^(a$"}': "not closed",
+    '{"type": "string", "pattern": "a{,3}"}': "{0,n}",
+    '{"type": "string", "pattern": "(?i)a"}': "flags",
+    '{"type": "string", "pattern": "a(?=b)"}': "look-around",
+    '{"type": "string", "pattern": "\\\\bfoo"}': "word boundaries",
+    '{"type": "string", "pattern": "(a)\\\\1"}': r"\1 is not supported",
+    '{"type": "string", "pattern": "^\\\\p{digit}$"}': r"\p is not supported",
+    '{"type": "string", "pattern": "[]a]"}': "[]",
+    '{"type": "string", "pattern": "[b-a]"}': "out of order",
+    '{"type": "string", "pattern": "*"}': "nothing stands before",
+    '{"type": "array", "uniqueItems": true}': "uniqueItems",
+    '{"not": {"type": "null"}}': "not",
+    '{"type": "object", "minProperties": 2}': "minProperties",
+    '{"type": "integer", "multipleOf": 10000019}': "multipleOf",
+    '{"type": "string", "format": "nope"}': "nope",
+    '{"$ref": "http://example.org/a.json"}': "leads out of the schema",
+    '{"$ref": "#/$defs/A"}': "leads nowhere",
+    '{"$ref": "#/const", "const": {"type": "null"}}': "leads to a value",
+    '{"$defs": {"A": {"$id": "x"}}}': "$id",
+    '{"x-guidance": {"lenient": true}, "not": {}}': "x-guidance",
+    '{"type": "string", "type": "null"}': "given twice",
+    '{"const": NaN}': "NaN",
+    '{"const": "\\ud800"}': "surrogate",
+    '{"items": 3}': "a schema is an object, not 3",
+    "[1]": "a schema is an object",
+    "{": "it is not JSON",
+    '{"items":' * 5000 + "{}" + "}" * 5000: "nested deeper",
+}
+
+
+@pytest.mark.parametrize("schema", REFUSED, ids=lambda schema: schema[:60])
+def test_what_cannot_be_kept_is_refused_by_name(schema: str) -> None:
+    try:
+        refusal = Texts(schema).refusal
+    except UsageError as error:
+        refusal = str(error)
+    assert REFUSED[schema] in refusal
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '\ufeff{"type": "integer", "maximum": 3, "minimum": 3}',
+        '{"name": "three", "strict": true, "schema": {"const": 3}}',
+        '{"type": "json_schema", "json_schema": {"name": "three", "schema": {"const": 3}}}',
+    ],
+    ids=["a byte order mark", "OpenAI's wrapper", "OpenAI's response_format"],
+)
+def test_wrapped_schemas_are_unwrapped(text: str) -> None:
+    assert Texts(text).draw(0) == b"3"
+
+
+def test_json_is_written_as_models_read_it() -> None:
+    schema = {"type": "object", "properties": {"a": {"const": 1}, "b": {"enum": [[2, 3]]}}, "required": ["a", "b"]}
+    assert Texts(json.dumps({**schema, "additionalProperties": False})).draw(0) == b'{"a": 1, "b": [2, 3]}'
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "reason"),
+    [
+        ("lark", "start: r0\n" + "".join(f"r{i}: r{i + 1}\n" for i in range(20000)) + 'r20000: "a"', "dies of it"),
+        ("regex", "[^\\s\\S]", "no text at all"),
+        ("regex", "a(?=b)", "look-around"),
+        ("lark", 'start: %json {"not": {}}', "%json"),
+        ("lark", "start: start", "no text at all"),
+        ("gbnf", " \n", "empty"),
+    ],
+)
+def test_a_grammar_that_cannot_be_used_is_an_error_in_words(kind: Any, text: str, reason: str) -> None:
+    """Also one over which llguidance ends its process."""
+    with pytest.raises(UsageError, match=reason):
+        check(GrammarSource(kind, text))
+
+
+def test_compiling_takes_no_longer_than_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("specdec_cli.structured.compiler.PATIENCE_SECONDS", 0.01)
+    with pytest.raises(UsageError, match="to compile"):
+        check(GrammarSource("regex", "a"))
