@@ -6,6 +6,7 @@ is kept; the figures of all are in a journal, so that nothing is made or measure
 
 import glob
 import json
+import math
 import os
 import shutil
 import statistics
@@ -16,7 +17,13 @@ from pathlib import Path
 from typing import Any
 
 from specdec_cli.errors import DiskFull, ModelError, UsageError
-from specdec_cli.lengths.speedup_model import CostCurve, expected_tokens, predicted_speedup
+from specdec_cli.lengths.speedup_model import (
+    LEAST_PASS_SECONDS,
+    MOST_SECONDS,
+    CostCurve,
+    expected_tokens,
+    predicted_speedup,
+)
 from specdec_cli.llama.abort import AbortFlag
 from specdec_cli.llama.quantize import Changes, change_apart
 from specdec_cli.make_draft.layer_choice import Angles
@@ -102,7 +109,7 @@ class Journal:
         """Raises OSError."""
         data = {
             "texts": [asdict(text) for text in self.texts],
-            "angles": self.angles,
+            "angles": _with(self.angles, lambda angle: None if math.isnan(angle) else angle),  # NaN is no JSON
             "candidates": {key: asdict(figures) for key, figures in self.candidates.items()},
         }
         write_whole(folder / _JOURNAL, json.dumps(data))
@@ -112,16 +119,41 @@ class Journal:
         """What is in the folder; an empty one where there is none, or none that can be read."""
         try:
             data = read_json(folder / _JOURNAL, _LARGEST_JOURNAL)
-            texts = [Text(t["kind"], tuple(t["prompt"]), tuple(t["answer"])) for t in data["texts"]]
+            texts = [Text(str(t["kind"]), _ids(t["prompt"]), _ids(t["answer"])) for t in data["texts"]]
             found = {key: _figures(figures) for key, figures in data["candidates"].items()}
-            return cls(texts, data["angles"], found)
+            angles = _with(data["angles"], lambda angle: math.nan if angle is None else float(angle))
+            return cls(texts, angles, found)
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return cls()
 
 
+def _with(angles: Any, changed: Callable[[Any], Any]) -> Any:
+    return None if angles is None else [[changed(angle) for angle in row] for row in angles]
+
+
+def _ids(data: Any) -> tuple[int, ...]:
+    """Raises ValueError for what is no list of tokens."""
+    if not isinstance(data, list) or not all(type(i) is int and 0 <= i < 2**31 for i in data):
+        raise ValueError(data)
+    return tuple(data)
+
+
 def _figures(data: Mapping[str, Any]) -> Figures:
-    chances = tuple(tuple(row) for row in data["chances"])
-    return Figures(**{**data, "chances": chances, "target_seconds": tuple(data["target_seconds"])})
+    """Raises ValueError for what nothing can have measured, also KeyError and TypeError for other data."""
+    chances = tuple(tuple(map(float, row)) for row in data["chances"])
+    seconds = tuple(map(float, data["target_seconds"]))
+    found = Figures(int(data["n_bytes"]), float(data["agreement"]), chances, float(data["draft_seconds"]), seconds)
+    is_right = (
+        found.n_bytes > 0
+        and all(0 <= chance <= 1 for row in (*chances, (found.agreement,)) for chance in row)
+        and all(LEAST_PASS_SECONDS <= one <= MOST_SECONDS for one in seconds)
+        and 0 <= found.draft_seconds <= MOST_SECONDS
+        and len(chances) == len(seconds) - 1 >= 1
+        and all(len(row) == k for k, row in enumerate(chances, 1))
+    )
+    if not is_right:
+        raise ValueError(data)
+    return found
 
 
 class Workshop:

@@ -152,6 +152,17 @@ def test_a_draft_that_does_not_pay_is_not_loaded(models: Models) -> None:
     assert plain.document["stats"]["drafted"] == 0
 
 
+@pytest.mark.parametrize("drafter", ["eagle3", "mtp", "medusa", "ngram+mtp", "dspark"])
+def test_a_profile_that_the_pair_cannot_draft_with_is_left_out(models: Models, drafter: str) -> None:
+    """A file of another hand: it ended the run with an error."""
+    save_profile(key_for(models.words, models.draft), replace(PROFILE, drafter=drafter))
+    done = with_draft(models)
+    assert done.code == 0, done.err
+    assert "Tuned" not in done.err
+    save_profile(key_for(models.words, None), replace(PROFILE, drafter=drafter))
+    assert run(models).code == 0
+
+
 def test_a_drafter_that_is_named_is_not_overruled(models: Models) -> None:
     save_profile(key_for(models.words, None), Profile("ngram", 8, 0.0, None, 1.5, "2026-01-01"))
     assert run(models).document["models"]["drafter"] == "ngram"
