@@ -3,9 +3,10 @@
     python -m scripts.checks.command_lines [-n 200] [--seed 0] [--only 17,23] [--command run] [--patience 10]
 
 The options are read from the command line's own definition, so a new one is tried without a change here. Each line
-names a tiny planted model (tests/cli.py) and up to four options with a value at an edge of what they take: the ends of
-a range and one beyond, 0, -1, 2^31, 2^64, nan, inf, empty and very long texts, control characters, folders, files that
-are missing, empty, no model, or a model. Line i depends on seed and i alone; `--only` repeats single lines.
+names a tiny planted model (tests/cli.py) and up to four options. In half of the lines their values are usual, so that
+they meet inside a run; in the others they are at an edge: the ends of a range and one beyond, 0, -1, 2^31, 2^64, nan,
+inf, empty and very long texts, control characters, folders, files that are missing, empty, no model, or a model. Line i
+depends on seed and i alone; `--only` repeats single lines.
 
 Prints what went wrong, and counts; ends with 1 if anything did. About a second a line; a line counts as hanging after
 `--patience` seconds, which a busy machine needs more of.
@@ -41,7 +42,6 @@ PROMPTS = ("a b c", "a", "", " ", "\n", "é漢😀", "\x1b[31m", "</s><s>", "a b
 INTEGERS = (-1, 0, 1, 2, 3, 7, 16, 255, 4096, 2**31 - 1, 2**31, 2**63, 2**64 - 1, 2**64, 10**30)
 NUMBERS = (-1, -1e-9, 0, 1e-30, 1e-9, 0.5, 0.999, 1, 1.5, 2, 100, 1e30, 1e308, "inf", "-inf", "nan")
 USUAL: dict[type, tuple[float, ...]] = {int: (1, 2, 4, 8, 32, 64), float: (0.1, 0.5, 0.9, 1)}
-"""Half of all numbers, so that more lines get past the first refusal."""
 TEXTS = (
     "",
     " ",
@@ -60,6 +60,7 @@ TEXTS = (
     "é" * 3000,
     "a=b",
 )
+OUTPUTS = ("jsonl", "log", "prompt_cache", "ngram_store")
 GRAMMARS = (
     'root ::= " a" " b"',
     "root ::= root",
@@ -73,7 +74,8 @@ GRAMMARS = (
 WORDS = {
     "draft": ("ngram", "none", "lookahead", "mtp", "model", "ngram+model", "mixed"),
     "kv": ("f16", "q8_0", "q4_0", "f32", "q5_1", "iq4_nl", "bf16"),
-    "logit_bias": ("5=1", "5=-inf", "5=nan", "-1=1", "99999=1", "5=1e39", "5"),
+    "logit_bias": ("5=1", "5=-1", "5=nan", "-1=1", "99999=1", "5=1e39", "5"),
+    "device": ("cpu", "cpu", "none", "x"),
     "rpc": ("localhost:1", "x:y", "127.0.0.1", ":0", "[::1]:99999"),
     "k": ("auto", "0", "1", "4", "16", "511", "512", "99999999999999999999", "-1", "1.5"),
     "tensor_split": ("1", "1,1", "0", "-1,2", "nan", "inf,1", "," * 99, "1," * 99 + "1"),
@@ -146,48 +148,52 @@ class Lines:
         self._options = options_of(command)
         self._models = [str(getattr(models, name)) for name in MODELS]
         self._drafts = [str(getattr(models, name)) for name in DRAFTS]
-        self._files = self._make_files(folder)
-
-    def _make_files(self, folder: Path) -> list[str]:
-        paths = [
-            folder,
-            folder / "new",
-            folder / "missing" / "file",
-            folder / "empty",
-            folder / "binary",
-            Path("/dev/null"),
-        ]
+        self._new = str(folder / "new")
         (folder / "empty").touch()
         (folder / "binary").write_bytes(bytes(range(256)))
-        for i, text in enumerate(GRAMMARS):
-            paths.append(folder / f"text{i}")
-            paths[-1].write_text(text, encoding="utf-8")
-        return ["", "x" * 300, *map(str, paths)]
+        places = (folder / name for name in (".", "new", "missing/file", "empty", "binary"))
+        self._places = ["", "x" * 300, "/dev/null", *map(str, places)]
+        self._texts = [str(folder / f"text{i}") for i in range(len(GRAMMARS))]
+        for path, text in zip(self._texts, GRAMMARS, strict=True):
+            Path(path).write_text(text, encoding="utf-8")
 
     def line(self, draw: random.Random) -> Line:
-        arguments = [self._command, draw.choice(self._models)]
+        is_wild = draw.random() < 0.5
+        arguments = [self._command, draw.choice(self._models if is_wild else self._models[:6])]
         if draw.random() < 0.9:
-            arguments.append(draw.choice(PROMPTS) if draw.random() < 0.3 else PROMPTS[0])
-        for option in draw.sample(self._options, draw.randint(0, 4)):
-            arguments += self._given(option, draw)
+            arguments.append(draw.choice(PROMPTS if is_wild and draw.random() < 0.5 else PROMPTS[:1]))
+        for option in draw.sample(self._options, draw.randint(1, 4)):
+            arguments += self._given(option, draw, is_wild)
         if "-n" not in arguments:
             arguments += ["-n", "16"]
+        if "--ctx" not in arguments:  # some of the models write until there is no more room
+            arguments += ["--ctx", "256"]
         return Line(tuple(arguments), draw.choice(("", "a b", "\ufeff", "\0")))
 
-    def _given(self, option: Option, draw: random.Random) -> list[str]:
+    def _given(self, option: Option, draw: random.Random, is_wild: bool) -> list[str]:
         spelling = draw.choice(option.spellings)
         if option.kind is bool:
             return [spelling]
         times = draw.randint(1, 3) if option.is_multiple else 1
-        return [part for _ in range(times) for part in (spelling, self._value(option, draw))]
+        value = self._at_an_edge if is_wild else self._usual
+        return [part for _ in range(times) for part in (spelling, value(option, draw))]
 
-    def _value(self, option: Option, draw: random.Random) -> str:
+    def _usual(self, option: Option, draw: random.Random) -> str:
+        """So that half of the lines get past the first refusal."""
+        if option.name == "draft":
+            return draw.choice((*self._drafts[:2], *WORDS["draft"][:3]))
+        if option.kind in USUAL:
+            return str(draw.choice(USUAL[option.kind]))
+        if option.kind is Path:
+            return self._new if option.name in OUTPUTS else self._texts[0]
+        meant = [texts[:2] for start, texts in WORDS.items() if option.name.startswith(start)]
+        return draw.choice(option.choices or (meant[0] if meant else ("x", "1", "a")))
+
+    def _at_an_edge(self, option: Option, draw: random.Random) -> str:
         if option.name == "draft" and draw.random() < 0.6:
             return draw.choice(self._drafts)
         if option.choices:
             return draw.choice((*option.choices, "x", ""))
-        if option.kind in (int, float) and draw.random() < 0.5:
-            return str(draw.choice(USUAL[option.kind]))
         if option.kind is int:
             return str(draw.choice((*INTEGERS, *(int(end) + by for end in option.ends for by in (-1, 0, 1)))))
         if option.kind is float:
@@ -195,7 +201,7 @@ class Lines:
         meant = next((texts for start, texts in WORDS.items() if option.name.startswith(start)), ())
         if meant and draw.random() < 0.7:
             return draw.choice(meant)
-        return draw.choice((*self._files, self._models[0]) if option.kind is Path else TEXTS)
+        return draw.choice((*self._places, *self._texts, self._models[0]) if option.kind is Path else TEXTS)
 
 
 class Check:
