@@ -127,10 +127,10 @@ DRAFTERS: dict[str, Callable[[Make, SharedNoise], Drafter]] = {
 @pytest.mark.parametrize("make", MODELS)
 @pytest.mark.parametrize("name", DRAFTERS)
 def test_the_text_is_that_of_plain_decoding(name: str, make: Make, params: SamplingParams) -> None:
-    for seed in range(3):
+    for seed in range(2):
         rule = rule_for(make(), params, seed)
         expected = plain(make(), 30, rule=rule)
-        for k in range(1, 17):
+        for k in (1, 2, 3, 4, 5, 8, 11, 16):
             rounds = list(start(make(), DRAFTERS[name](make, rule), k=k, rule=rule, max_tokens=30))
             assert emitted(rounds) == expected, f"k {k}, seed {seed}"
 
