@@ -36,7 +36,7 @@ _WIDTH = 4
 """Draft tokens of the wider pass."""
 _MAX_CONTEXT = 512
 _HEAD_BATCH = 64
-_PATIENCE_SECONDS = 8.0
+_PATIENCE_SECONDS = 6.0
 _BYTES_PER_SECOND = 20e6
 """What a slow machine reads and computes with, which a large file is waited for."""
 _MAX_REMEMBERED = 2000
