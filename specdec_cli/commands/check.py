@@ -40,6 +40,8 @@ def check(
     - 3: a file is missing or cannot be read.
     """
     from specdec_cli.llama.model import read_vocabulary
+    from specdec_cli.llama.tokenizer_process import read_vocabulary_apart
+    from specdec_cli.llama.trial import is_trusted
     from specdec_cli.models.gguf import read_model
     from specdec_cli.models.heads import described, needs_tokenizer, own_head, read_head, refuse_as_target
     from specdec_cli.models.tokenizer_check import compare
@@ -67,7 +69,8 @@ def check(
         if as_json:
             sys.stdout.write(json.dumps({"verdict": "match", "n_shared": head.n_tokens if head else 0}) + "\n")
         return
-    report = compare(read_vocabulary(files.target), read_vocabulary(files.draft))
+    read = read_vocabulary if is_trusted() else read_vocabulary_apart
+    report = compare(read(files.target), read(files.draft))
     if as_json:
         sys.stdout.write(json.dumps(document(report)) + "\n")
     else:

@@ -7,6 +7,7 @@ import sys
 import time
 from pathlib import Path
 
+import gguf
 import pytest
 
 from specdec_cli.errors import ModelError
@@ -17,7 +18,7 @@ from tests.cli import CALM, HEADS, N_VOCAB, Models, inside, specdec
 from tests.heads import write_dflash, write_eagle3, write_mtp
 from tests.hybrids import write_hybrid
 from tests.mutated import Number, with_format, with_numbers
-from tests.planted import random_chain, write_planted
+from tests.planted import make_vocab, random_chain, write_planted
 
 TRIED = {**CALM, "SPECDEC_TRUST": "0"}
 
@@ -272,3 +273,24 @@ def test_a_stop_ends_the_trial_at_once(models: Models, number: signal.Signals) -
     assert time.monotonic() - began < 5
     with pytest.raises(ProcessLookupError):
         os.killpg(process.pid, 0)
+
+
+# --- tokenizers ------------------------------------------------------------------------------------------
+
+
+def test_check_survives_a_tokenizer_that_kills_llama_cpp(models: Models, tmp_path: Path) -> None:
+    """Gemma 4's kind wants a token for the beginning of a text."""
+    path, vocab = tmp_path / "made.gguf", make_vocab(N_VOCAB, "gpt2")
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_block_count(1)
+    writer.add_tokenizer_model("gemma4")
+    writer.add_token_list(vocab.tokens)
+    writer.add_token_types([int(kind) for kind in vocab.types])
+    writer.add_token_merges(vocab.merges)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.close()
+    done = specdec("check", path, models.ring, env=TRIED)
+    assert (done.code, done.out) == (3, "")
+    assert done.err.startswith("Error: llama.cpp crashed while reading the tokenizer of made.gguf (SIGABRT): ")
+    assert "GGML_ASSERT" in done.err
