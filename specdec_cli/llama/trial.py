@@ -79,13 +79,13 @@ def try_out(
     for a file that crashes llama.cpp or that it does not come to an end with, OutOfMemory, Interrupted.
     """
     try:
-        new = [trial for trial in trials if not _mark(trial).is_file()]
-        sizes = {trial: sum(size for _, size, _, _ in _identities(trial.path)) for trial in new}
+        sizes = {trial: sum(size for _, size, _, _ in _identities(trial.path)) for trial in trials}
+        new = [trial for trial in trials if not _is_remembered(trial)]
     except OSError:
         return
     if not new:
         return
-    patience = _PATIENCE_SECONDS + sum(sizes.values()) / _BYTES_PER_SECOND
+    patience = _PATIENCE_SECONDS + sum(sizes[trial] for trial in new) / _BYTES_PER_SECOND
     too_large = [trial for trial in new if free_bytes is not None and sizes[trial] > free_bytes]
     apart = Apart("opening a model", hint=DAMAGED, patience=patience, abort=abort)
     for trial in apart.call(_open_each, new, too_large, threads):
@@ -101,6 +101,14 @@ def _identities(path: Path) -> list[tuple[str, int, int, int]]:
 def _mark(trial: Trial) -> Path:
     """A file that is there once the trial went well."""
     return cache_folder() / "opened" / trial.key
+
+
+def _is_remembered(trial: Trial) -> bool:
+    mark = _mark(trial)
+    try:
+        return mark.is_file()
+    except OSError:  # a folder that cannot be read
+        return False
 
 
 def _remember(trial: Trial) -> None:
