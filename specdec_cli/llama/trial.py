@@ -78,17 +78,17 @@ def try_out(
     What cannot be opened for a reason that is told in words is left to whoever opens the file next. Raises ModelError
     for a file that crashes llama.cpp or that it does not come to an end with, OutOfMemory, Interrupted.
     """
-    try:
-        sizes = {trial: sum(size for _, size, _, _ in _identities(trial.path)) for trial in trials}
-        new = [trial for trial in trials if not _is_remembered(trial)]
-    except OSError:
+    sizes: dict[Trial, int] = {}
+    for trial in trials:
+        with suppress(OSError):  # a file that is not there is for others to tell of
+            if not _is_remembered(trial):
+                sizes[trial] = sum(size for _, size, _, _ in _identities(trial.path))
+    if not sizes:
         return
-    if not new:
-        return
-    patience = _PATIENCE_SECONDS + sum(sizes[trial] for trial in new) / _BYTES_PER_SECOND
-    too_large = [trial for trial in new if free_bytes is not None and sizes[trial] > free_bytes]
+    patience = _PATIENCE_SECONDS + sum(sizes.values()) / _BYTES_PER_SECOND
+    too_large = [trial for trial, size in sizes.items() if free_bytes is not None and size > free_bytes]
     apart = Apart("opening a model", hint=DAMAGED, patience=patience, abort=abort)
-    for trial in apart.call(_open_each, new, too_large, threads):
+    for trial in apart.call(_open_each, list(sizes), too_large, threads):
         _remember(trial)
 
 

@@ -181,9 +181,14 @@ def test_a_refusal_in_words_is_the_one_that_opening_gives(models: Models, monkey
     assert tried.code == 2
 
 
-def test_a_file_that_is_not_there_is_left_to_whoever_opens_it(tmp_path: Path, children: Children) -> None:
-    try_out([Trial(tmp_path / "none.gguf")], threads=1)
+def test_a_file_that_is_not_there_is_left_to_whoever_opens_it(
+    models: Models, tmp_path: Path, children: Children
+) -> None:
+    missing = Trial(tmp_path / "none.gguf")
+    try_out([missing], threads=1)
     assert children.tried == []
+    try_out([Trial(models.ring), missing], threads=1)
+    assert children.tried == [["ring.gguf"]]
 
 
 def test_a_trusted_file_is_not_tried(models: Models, children: Children, monkeypatch: pytest.MonkeyPatch) -> None:
