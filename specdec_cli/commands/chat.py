@@ -27,13 +27,13 @@ def chat(writer: "Writer", talk: "Conversation | None", abort: "AbortFlag") -> N
         )
     if isinstance(sys.stdin, io.TextIOWrapper):
         sys.stdin.reconfigure(errors="replace")  # a byte that is no text must not end the chat
-    say("Chat: /new begins anew, Ctrl-C stops an answer, Ctrl-D (or Ctrl-C at the prompt) ends the chat.")
+    say("Chat: /new starts over, Ctrl-C stops the answer, Ctrl-D (or Ctrl-C at the prompt) quits.")
     while (text := _ask()) is not None:
         if text == "/new":
             talk.forget()
-            say("Begun anew.")
+            say("Started over.")
         elif re.fullmatch(r"/\w+", text):
-            say(f"There is no command {text}; there is /new.")
+            say(f"Unknown command {text}. The only command is /new.")
         elif text:
             _turn(writer, talk, text, abort)
 
@@ -45,7 +45,7 @@ def _turn(writer: "Writer", talk: "Conversation", text: str, abort: "AbortFlag")
         with stoppable(abort):
             error = writer.reply_to(talk, text).answer.error
     except UsageError as unaskable:
-        say(f"{unaskable} Nothing was asked; /new begins anew.")
+        say(f"{unaskable} Nothing was asked. /new starts over.")
         return
     if error is not None and error.exit_code != STOPPED_BY_CTRL_C:
         raise error

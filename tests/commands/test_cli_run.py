@@ -575,6 +575,28 @@ def test_signal_keeps_the_text_and_the_summary(models: Models, number: signal.Si
     assert "Error" not in err
 
 
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_template_that_hangs_can_be_stopped(tmp_path: Path, number: int, code: int) -> None:
+    """As a terminal does it: the whole process group has the signal."""
+    loops = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
+    command = [*COMMAND, "run", str(with_template(tmp_path / "m.gguf", loops)), "a", "--log", str(tmp_path / "log")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, process_group=0) as process:
+        until = time.monotonic() + PATIENCE
+        while "sched_reserve: reserve took" not in _text_of(tmp_path / "log") and time.monotonic() < until:
+            time.sleep(0.02)
+        time.sleep(1)
+        os.killpg(process.pid, number)
+        out, err = process.communicate(timeout=PATIENCE)
+    assert (process.returncode, out) == (code, b"")
+    assert b"Traceback" not in err
+    with pytest.raises(ProcessLookupError):
+        os.killpg(process.pid, 0)
+
+
+def _text_of(path: Path) -> str:
+    return path.read_text(encoding="utf-8") if path.exists() else ""
+
+
 def test_interrupted_document_is_whole(models: Models, tmp_path: Path) -> None:
     trace = tmp_path / "trace"
     command = [*COMMAND, "run", str(models.endless), "a", "--ctx", "20000", "--json", "--jsonl", str(trace)]
