@@ -215,6 +215,11 @@ def test_run_never_writes_over_its_models(
     assert "Hint: " in done.err
 
 
+def test_the_drafts_prompt_cache_is_an_output_too(models: Models, tmp_path: Path) -> None:
+    given = ("run", models.words, "a b", "--prompt-cache", tmp_path / "p", "--jsonl", tmp_path / "p.draft")
+    assert "name the same file" in inside(*given).err
+
+
 def test_run_never_writes_over_what_it_reads(models: Models, tmp_path: Path) -> None:
     text, grammar = tmp_path / "a.txt", tmp_path / "b.gbnf"
     text.write_text("a b")

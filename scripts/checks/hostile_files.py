@@ -43,7 +43,7 @@ from specdec_cli.presets.schema import read_preset
 from specdec_cli.settings import ContextSettings, ModelSettings
 
 N_VOCAB = 1000
-DEEP: Any = json.loads("[" * 300 + "]" * 300)
+DEEP: Any = json.loads("[" * 100 + "]" * 100)
 VALUES: tuple[Any, ...] = (
     *(None, True, False, -1, 0, 1, 511, 10**9, 2**64, 10**30, -(10**30), 1e30, 1e-30, -0.0, 1e308),
     *(math.nan, math.inf, -math.inf, "", "x", "1", "\x1b[31m", "\ud800", "\u2028", "a" * 100_000, "../../etc/passwd"),
@@ -218,9 +218,11 @@ def spoil_values(value: Any, chance: random.Random) -> Any:
         if chance.random() < 0.15:
             del container[key]
         elif isinstance(container, dict) and chance.random() < 0.1:
-            container[chance.choice(("", "x", "auto", "1", "-1", "9" * 30, "\x1b"))] = chance.choice(VALUES)
+            container[chance.choice(("", "x", "auto", "1", "-1", "9" * 30, "\x1b"))] = copy.deepcopy(
+                chance.choice(VALUES)
+            )
         else:
-            container[key] = chance.choice(VALUES)
+            container[key] = copy.deepcopy(chance.choice(VALUES))
     return value
 
 

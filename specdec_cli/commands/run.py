@@ -173,7 +173,7 @@ def run(
     from specdec_cli.generation.json_document import plain as plain_values
     from specdec_cli.generation.json_document import run_document
     from specdec_cli.generation.pair import open_pair, own_name
-    from specdec_cli.generation.prompt_cache import PromptCache, check_file
+    from specdec_cli.generation.prompt_cache import PromptCache, check_file, draft_file
     from specdec_cli.generation.prompts import argument_text, conversation, prompt_text
     from specdec_cli.generation.template_process import shared as template_process
     from specdec_cli.generation.trace import Trace
@@ -206,16 +206,22 @@ def run(
     if prompt_cache is not None:
         check_file(prompt_cache, writes=not prompt_cache_ro)
     system = None if system is None else argument_text(system, "--system")
+    written_cache = None if prompt_cache_ro else prompt_cache
     store_file = ngram_store if ngram_store is not None and not ngram_store.is_dir() else None
     check_outputs(
         {
             "--jsonl": jsonl,
             "--log": log,
-            "--prompt-cache": None if prompt_cache_ro else prompt_cache,
+            "--prompt-cache": written_cache,
+            "--prompt-cache (the draft's)": draft_file(written_cache) if written_cache is not None else None,
             "--ngram-store": store_file,
         },
         {"MODEL": Path(model), "--draft": Path(draft) if draft else None, "-f": file, "--grammar": grammar}
-        | {"--json-schema": json_schema, "--prompt-cache-ro": prompt_cache if prompt_cache_ro else None},
+        | {
+            "--json-schema": json_schema,
+            "--lark": lark,
+            "--prompt-cache-ro": prompt_cache if prompt_cache_ro else None,
+        },
     )
     abort = AbortFlag()
     with ExitStack() as stack:

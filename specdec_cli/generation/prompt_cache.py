@@ -115,7 +115,7 @@ def _header(file: BinaryIO) -> dict[str, object]:
 
 def check_file(path: Path, *, writes: bool) -> None:
     """Refuse a place where no cache can be, or what is no cache and must not be overwritten. Raises UsageError."""
-    for file in (path, _beside(path)):
+    for file in (path, draft_file(path)):
         try:
             is_ours = not file.exists() or _is_ours(file)
         except OSError as error:
@@ -128,7 +128,7 @@ def check_file(path: Path, *, writes: bool) -> None:
         raise UsageError(f"{path} cannot be written.", hint="Check the folder, or use --prompt-cache-ro.")
 
 
-def _beside(path: Path) -> Path:
+def draft_file(path: Path) -> Path:
     """Where the draft's state lies."""
     return path.with_name(path.name + _DRAFT)
 
@@ -150,11 +150,11 @@ class PromptCache:
         file = Path(os.path.realpath(file))
         self._models: dict[Path, OpenModel | OpenHead] = {file: pair.target}
         if pair.draft is not None:
-            self._models[_beside(file)] = pair.draft
+            self._models[draft_file(file)] = pair.draft
         self._keys = {path: key_of(opened) for path, opened in self._models.items()}
         if isinstance(pair.draft, OpenHead):  # what it has read are the target's states
-            own, target = self._keys[_beside(file)], self._keys[file]
-            self._keys[_beside(file)] = {name: f"{own[name]}, target: {target[name]}" for name in own}
+            own, target = self._keys[draft_file(file)], self._keys[file]
+            self._keys[draft_file(file)] = {name: f"{own[name]}, target: {target[name]}" for name in own}
         self._held: dict[Path, list[int]] = {}
         self._writes = writes
         self._say = say

@@ -8,6 +8,7 @@ import glob
 import json
 import math
 import os
+import secrets
 import shutil
 import statistics
 from collections.abc import Callable, Mapping, Sequence
@@ -256,7 +257,7 @@ def write_changed(source: Path, path: Path, changes: Changes, *, threads: int, a
 
     Raises ModelError, DiskFull, UsageError, Interrupted.
     """
-    half = path.with_name(f".{path.name}.{os.getpid()}.half")
+    half = path.with_name(f".{path.name}.{secrets.token_hex(8)}.half")  # nobody can put a link there before
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         change_apart(source, half, changes, threads=threads, abort=abort)
