@@ -41,8 +41,9 @@ def is_own(file: BufferedReader) -> bool:
 def read_file(path: Path, most_bytes: int = MOST_BYTES) -> bytes:
     """The whole of a regular file. Raises OSError, also for one of more than `most_bytes`."""
     with open_regular(path) as file:
-        data = file.read(most_bytes + 1)
-    if len(data) > most_bytes:
+        is_small = os.fstat(file.fileno()).st_size <= most_bytes
+        data = file.read(most_bytes + 1) if is_small else b""
+    if not is_small or len(data) > most_bytes:  # it may grow meanwhile
         raise OSError(errno.EFBIG, f"it is larger than {most_bytes:,} bytes", str(path))
     return data
 
