@@ -133,7 +133,7 @@ def test_each_room_says_what_it_holds() -> None:
     assert [door for door in doors if not ast.get_docstring(ast.parse(door.read_text(encoding="utf-8")))] == []
 
 
-HEAVY = ("llama_cpp", "huggingface_hub", "httpx2", "httpcore2", "numpy", "matplotlib")
+HEAVY = ("llama_cpp", "huggingface_hub", "httpx2", "httpcore2", "llguidance", "numpy", "matplotlib")
 
 
 COMMANDS = [
