@@ -6,6 +6,7 @@ from dataclasses import replace
 from specdec_cli.decode.coupled import Rule
 from specdec_cli.decode.draft_length import DraftLength
 from specdec_cli.decode.logprobs import logprobs
+from specdec_cli.decode.sampler_chain import Law, certain
 from specdec_cli.decode.strict import Strict
 from specdec_cli.decode.tokens import Tokens
 from specdec_cli.decode.types import (
@@ -18,7 +19,9 @@ from specdec_cli.decode.types import (
     Logits,
     Round,
     Target,
+    to_the_end,
 )
+from specdec_cli.errors import DecodeFailed
 
 FORCED = "grammar"
 """The source of drafts that are certain: where a grammar leaves one token, nobody need be asked."""
@@ -69,6 +72,9 @@ def generate(
             draft = _usable(drafter.propose(tokens, k, length.more), k, rule.law.n_shared)
         if draft.tokens and rule.keeps_text and not forced:
             draft = _beginning(draft, length.keep(draft))
+        if draft.tokens and length.more is to_the_end and strict is None:  # else each token of a pass is weighed
+            draft = _with_forced(draft, rule.law, tokens, room)
+            k = max(k, len(draft.tokens))
         drafted = clock()
         rows = rows_for(target, tokens.then(draft.tokens), draft)
         if strict is not None:
@@ -133,6 +139,18 @@ def _usable(draft: Draft, k: int, n_shared: int) -> Draft:
     tokens = draft.tokens[:k]
     unknown = (i for i, token in enumerate(tokens) if not 0 <= token < n_shared)
     return _beginning(draft, next(unknown, len(tokens)))
+
+
+def _with_forced(draft: Draft, law: Law, tokens: Tokens, room: int) -> Draft:
+    """The draft, and behind it what the grammar forces if all of it is right."""
+    try:
+        more = law.forced(tokens.then(draft.tokens), room - len(draft.tokens), n_drafted=len(draft.tokens))
+    except DecodeFailed:  # who copies does not look at the grammar, and the draft is not right as a whole
+        return draft
+    if not more:
+        return draft
+    probs = None if draft.probs is None else (*draft.probs, *map(certain, more))
+    return replace(draft, tokens=(*draft.tokens, *more), probs=probs)
 
 
 def _beginning(draft: Draft, n: int) -> Draft:

@@ -68,10 +68,12 @@ class Law:
         token = self._grammar.only(tokens[self._answer_begins :])
         return token if token is not None and token < self.n_shared and token not in self._bias else None
 
-    def forced(self, tokens: Sequence[int], room: int) -> tuple[int, ...]:
-        """The tokens that the grammar forces after `tokens`, one after the other: at most `room`."""
+    def forced(self, tokens: Sequence[int], room: int, *, n_drafted: int = 0) -> tuple[int, ...]:
+        """The tokens that the grammar forces after `tokens`, one after the other: at most `room`, and with `n_drafted`
+        before them no more than a pass has rows for."""
         text = Tokens.of(tokens)
-        while len(text) < len(tokens) + min(room, self._most_forced) and (token := self.only(text)) is not None:
+        most = min(room, self._most_forced - n_drafted)
+        while len(text) < len(tokens) + most and (token := self.only(text)) is not None:
             text = text.then((token,))
         return tuple(text[len(tokens) :])
 
