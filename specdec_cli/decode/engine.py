@@ -67,11 +67,7 @@ def generate(
         if strict is not None and k > 0:
             k = strict.longest_draft(target, tokens, k)
         asked = clock()
-        draft = Draft(forced[:k], source=FORCED) if forced else Draft()
-        if k > 0 and not forced:
-            draft = _usable(drafter.propose(tokens, k, length.more), k, rule.law.n_shared)
-        if draft.tokens and rule.keeps_text and not forced:
-            draft = _beginning(draft, length.keep(draft))
+        draft = Draft(forced[:k], source=FORCED) if forced else _proposed(drafter, length, rule, tokens, k)
         if draft.tokens and length.more is to_the_end and strict is None:  # else each token of a pass is weighed
             draft = _with_forced(draft, rule.law, tokens, room)
             k = max(k, len(draft.tokens))
@@ -139,6 +135,14 @@ def _usable(draft: Draft, k: int, n_shared: int) -> Draft:
     tokens = draft.tokens[:k]
     unknown = (i for i, token in enumerate(tokens) if not 0 <= token < n_shared)
     return _beginning(draft, next(unknown, len(tokens)))
+
+
+def _proposed(drafter: Drafter, length: DraftLength, rule: Rule, tokens: Tokens, k: int) -> Draft:
+    """What the drafter proposes, as far as it is worth verifying: at most `k` tokens."""
+    if k == 0:
+        return Draft()
+    draft = _usable(drafter.propose(tokens, k, length.more), k, rule.law.n_shared)
+    return _beginning(draft, length.keep(draft)) if draft.tokens and rule.keeps_text else draft
 
 
 def _with_forced(draft: Draft, law: Law, tokens: Tokens, room: int) -> Draft:
