@@ -15,12 +15,13 @@ _USERINFO = re.compile(r"([a-z][a-z0-9+.-]+:/+)[^\s'\"<>]*@", re.IGNORECASE)
 _LONGEST_PATH = 1024
 _LONGEST_NAME = 255
 """Bytes of one name in a path, on every usual file system."""
+_LONGEST_REPO = 200
 _LONGEST_QUOTE = 200
 
 
 def is_repo(text: str) -> bool:
-    """OWNER/NAME."""
-    return _REPO.fullmatch(text) is not None
+    """OWNER/NAME, both together short enough for the name of a folder."""
+    return _REPO.fullmatch(text) is not None and len(text) <= _LONGEST_REPO
 
 
 def is_commit(text: str) -> bool:
@@ -29,7 +30,7 @@ def is_commit(text: str) -> bool:
 
 def is_revision(text: str) -> bool:
     """A commit, a branch or a tag, which can be the name of a file below a folder."""
-    return _REVISION.fullmatch(text) is not None and ".." not in text
+    return _REVISION.fullmatch(text) is not None and ".." not in text and len(text) <= _LONGEST_NAME
 
 
 def is_etag(text: str) -> bool:

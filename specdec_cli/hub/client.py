@@ -31,10 +31,10 @@ MAX_FILES = 20_000
 """Entries of a repository's listing. The largest GGUF repositories hold some hundreds."""
 MAX_PAGES = 100
 MAX_PAGE_BYTES = 8 * 2**20
-LISTING_STALLS = 10
-"""A whole listing takes at most this many times the longest silence: 5 minutes."""
-READ_STALLS = 40
-"""So does the reading of one piece of a header, some megabytes: 20 minutes."""
+LISTING_SECONDS = 300.0
+"""All pages of a listing together."""
+READ_SECONDS = 1200.0
+"""One piece of a header, some megabytes."""
 DOWNLOAD_SECONDS = 7 * 24 * 3600.0
 """One request of a download, which must keep to the least rate besides."""
 
@@ -100,7 +100,8 @@ def _check_environment() -> None:
 class Hub:
     """Requests to one endpoint. Every method raises HubError with words for the user, NotHere in offline mode.
 
-    `stall_seconds` is how long no byte may come.
+    `stall_seconds` is how long no byte may come, how long an answer's headers may take, and how long a body may come
+    slower than a least rate.
     """
 
     def __init__(self, endpoint: str, *, stall_seconds: float = 30.0) -> None:
@@ -118,7 +119,7 @@ class Hub:
         """What the repository says of itself at `revision` (a commit, branch or tag)."""
         path = f"/api/models/{repo}/revision/{quote(revision, safe='')}"
         query = "?expand=sha&expand=gated&expand=cardData"
-        data, _ = self._json(self.endpoint + path + query, repo, self._stall_seconds * LISTING_STALLS)
+        data, _ = self._json(self.endpoint + path + query, repo, LISTING_SECONDS)
         commit = data.get("sha") if isinstance(data, dict) else None
         if not isinstance(commit, str) or not is_commit(commit):
             raise HubFailed(f"{self.endpoint} does not answer as a Hub does.", hint="Check HF_ENDPOINT.")
@@ -133,7 +134,7 @@ class Hub:
         """
         found: list[RemoteFile] = []
         n_entries, n_pages = 0, 0
-        ends = time.monotonic() + self._stall_seconds * LISTING_STALLS
+        ends = time.monotonic() + LISTING_SECONDS
         url: str | None = f"{self.endpoint}/api/models/{repo}/tree/{commit}?recursive=true"
         while url is not None:
             entries, url = self._json(url, repo, ends - time.monotonic())
@@ -176,7 +177,7 @@ class Hub:
     def read(self, place: Place, start: int, stop: int) -> bytes:
         """The bytes from `start` up to `stop` of a file, at once."""
         data = bytearray()
-        with self.pieces(place, start, stop, self._stall_seconds * READ_STALLS) as (begins, chunks):
+        with self.pieces(place, start, stop, READ_SECONDS) as (begins, chunks):
             for chunk in chunks:
                 data += chunk
                 if len(data) >= stop - begins:

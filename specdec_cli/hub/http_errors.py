@@ -48,9 +48,9 @@ def refusal(
         return RateLimited("The Hub limits how often you may ask.", hint=f"Try again {when(wait)}.", retry_after=wait)
     if status >= 500 or status == 408 or not page:
         # An address of a file is signed for a while only: a refusal there means that it has to be asked for anew.
-        return HubFailed(
-            f"{host} answered with status {status}.", hint="Try again later.", retry_after=retry_after(headers)
-        )
+        wait = retry_after(headers)
+        later = when(wait) if wait is not None else "later"
+        return HubFailed(f"{host} answered with status {status}.", hint=f"Try again {later}.", retry_after=wait)
     if code == "GatedRepo":
         return _gated(repo, page, has_token)
     if code == "RepoNotFound" or (status == 401 and not has_token):

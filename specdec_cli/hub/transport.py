@@ -93,7 +93,7 @@ class Transport:
         self._endpoint = endpoint
         self._watch = Watch(stall_seconds)
         self._pools: dict[str, httpcore2.ConnectionPool] = {}
-        self._guarded: str | None = None
+        self._is_guarded = False
         self._local: frozenset[str] | None = None
 
     @contextmanager
@@ -146,17 +146,15 @@ class Transport:
 
     def _guard(self, url: str, proxy: str) -> None:
         """Note whether the next connection may reach this machine. Raises HubError if its address says that it does."""
-        if origin(url) == origin(self._endpoint):
-            self._guarded = None
-            return
-        host = host_of(url)
-        self._guarded = None if proxy else host
-        if proxy:  # it resolves the name
+        is_elsewhere = origin(url) != origin(self._endpoint)
+        self._is_guarded = is_elsewhere and not proxy
+        if is_elsewhere and proxy:  # which resolves the name
+            host = host_of(url)
             for address in literal_addresses(host):
                 refuse_local(host, address, self._allowed())
 
     def _allow(self, host: str, address: str) -> None:
-        if host == self._guarded:
+        if self._is_guarded:
             refuse_local(host, address, self._allowed())
 
     def _allowed(self) -> frozenset[str]:
