@@ -65,6 +65,7 @@ class HubError(SpecdecError):
     """Something between here and the Hub. `is_transient` failures are worth another try, after `retry_after`
     seconds if the server named a time."""
 
+    exit_code = 32
     is_transient = False
 
     def __init__(self, message: str, *, hint: str | None = None, retry_after: float | None = None) -> None:
@@ -150,7 +151,6 @@ class HeldByAnother(SpecdecError):
 class HubFailed(HubError):
     """The server, or the connection, failed in the middle; or it says what cannot be right."""
 
-    exit_code = 32
     is_transient = True
 
 

@@ -3,6 +3,7 @@
 import gzip
 import socket
 import time
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 
 from specdec_cli.errors import HubError, HubFailed, NoNetwork, ProxyFailed, SpecdecError, Stalled
 from specdec_cli.hub import sockets
-from specdec_cli.hub.client import Hub
+from specdec_cli.hub.client import MAX_PAGE_BYTES, Hub
 from specdec_cli.hub.http_errors import retry_after, when
 from specdec_cli.hub.sockets import LEAST_RATE, Watch, literal_addresses, local_kind
 from specdec_cli.hub.transport import proxy_for
@@ -172,8 +173,13 @@ def test_an_answer_that_comes_packed_all_the_same_is_unpacked(stub: HubStub) -> 
 
 def test_little_that_unpacks_to_much_is_refused(stub: HubStub) -> None:
     stub.faults.append(packed(gzip.compress(bytes(64 << 20)), "gzip"))
-    with pytest.raises(HubError, match="more than 8 MB"):
-        look(stub)
+    tracemalloc.start()
+    try:
+        with pytest.raises(HubError, match="more than 8 MB"):
+            look(stub)
+        assert tracemalloc.get_traced_memory()[1] < 4 * MAX_PAGE_BYTES
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize("encoding", ["gzip, gzip", "br", "x", "gzip,"])
