@@ -12,16 +12,23 @@ Prints a line for each failure and a table of the exit codes; ends with 1 if the
 import argparse
 import gzip
 import os
-import subprocess
+import signal
 import sys
 import tempfile
 import time
+import traceback
+import zlib
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import NoReturn
 
+from huggingface_hub import constants
+
+from specdec_cli.app import main as main_of_specdec
 from specdec_cli.hub.cache import RepoStore
+from specdec_cli.hub.pull import Puller
 from tests.hubstub import Fault, HubStub
 from tests.planted import write_pair
 from tests.secrets import PASSWORD, SECRETS, TOKEN
@@ -31,7 +38,6 @@ LIMIT = 60.0
 """Seconds. A silent server is tried six times, a second each."""
 MEMORY = 400 << 20
 CODES = {0, 2, 3, 4, 5, *range(20, 33)}
-CHILD = "import time; time.sleep = lambda _: None; from specdec_cli.app import main; main()"
 PHASES = {
     "info": ("/revision/", "GET"),
     "listing": ("/tree/", "GET"),
@@ -55,6 +61,15 @@ REDIRECTS = (
     "x" * 5000,
 )
 RETRY_AFTER = ("0", "-1", "1e9", "9" * 400, "Sun, 29 Nov 2099 12:00:00 GMT", "Sun, 99 Nov 9999 12:00:00 GMT", "soon")
+
+
+def bomb(n_megabytes: int) -> bytes:
+    """Little that unpacks to much."""
+    packer = zlib.compressobj(9, zlib.DEFLATED, zlib.MAX_WBITS | 16)
+    return b"".join(packer.compress(bytes(1 << 20)) for _ in range(n_megabytes)) + packer.flush()
+
+
+BOMB = bomb(1024)
 OK = b"HTTP/1.1 200 OK\r\n"
 RAW = {
     "nothing": b"",
@@ -71,8 +86,8 @@ RAW = {
     "chunk of noise": OK + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n[]\r\n",
     "endless chunk": OK + b"Transfer-Encoding: chunked\r\n\r\nfffffffffffffff\r\n[]",
     "continue": b"HTTP/1.1 100 Continue\r\n\r\n" * 5000,
-    "packed bomb": OK + b"Content-Encoding: gzip\r\n\r\n" + gzip.compress(bytes(1 << 30)),
-    "bomb in a bomb": OK + b"Content-Encoding: gzip, gzip\r\n\r\n" + gzip.compress(gzip.compress(bytes(1 << 28))),
+    "packed bomb": OK + b"Content-Encoding: gzip\r\n\r\n" + BOMB,
+    "bomb in a bomb": OK + b"Content-Encoding: gzip, gzip\r\n\r\n" + gzip.compress(BOMB),
     "packed noise": OK + b"Content-Encoding: gzip\r\n\r\nnoise",
     "deep JSON": OK + b"\r\n" + b"[" * 200_000,
     "long JSON": OK + b"\r\n[" + b'"x",' * (4 << 20),
@@ -100,6 +115,9 @@ class Mode:
     name: str
     faults: tuple[Fault, ...] = ()
     listing: object = None
+
+
+HONEST = Mode("an honest Hub")
 
 
 @dataclass
@@ -183,20 +201,11 @@ class Range:
 
     def _pull(self, stub: HubStub, root: Path, *, login: bool) -> Outcome:
         endpoint = stub.endpoint.replace("//", f"//me:{PASSWORD}@") if login else stub.endpoint
-        environment = {
-            **os.environ,
-            "HF_ENDPOINT": endpoint,
-            "HF_TOKEN": TOKEN,
-            "HF_HUB_CACHE": str(root),
-            "NO_PROXY": "*",
-            "SPECDEC_CONFIG": str(self.folder / "config"),
-        }
-        names = ("--target", f"{TARGET_REPO}:Q8_0", "--draft", f"{DRAFT_REPO}:Q4_0", "--stall", "1")
         with tempfile.TemporaryFile() as printed:
             began = time.monotonic()
-            child = subprocess.Popen(
-                [sys.executable, "-c", CHILD, "pull", *names], env=environment, stdout=printed, stderr=printed
-            )
+            child = os.fork()
+            if child == 0:
+                pull_and_exit(endpoint, root, printed.fileno())
             code, peak = wait(child, began + LIMIT)
             seconds = time.monotonic() - began
             printed.seek(0)
@@ -218,18 +227,36 @@ class Range:
         return outcome
 
 
-def wait(child: "subprocess.Popen[bytes]", until: float) -> tuple[int | None, int]:
+def pull_and_exit(endpoint: str, root: Path, printed: int) -> NoReturn:
+    """What the forked process does: the command line, as it is."""
+    os.dup2(printed, 1)
+    os.dup2(printed, 2)
+    sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", closefd=False)  # noqa: SIM115
+    os.environ |= {"HF_ENDPOINT": endpoint, "HF_TOKEN": TOKEN, "NO_PROXY": "*"}
+    constants.HF_HUB_CACHE = str(root)
+    Puller.__init__.__kwdefaults__["sleep"] = lambda _: None
+    sys.argv = ["specdec", "pull", "--target", f"{TARGET_REPO}:Q8_0", "--draft", f"{DRAFT_REPO}:Q4_0", "--stall", "1"]
+    code = 1
+    try:
+        main_of_specdec()
+    except SystemExit as end:
+        code = int(end.code or 0)
+    except BaseException:
+        traceback.print_exc()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def wait(child: int, until: float) -> tuple[int | None, int]:
     """The exit code, None if it had to be killed, and the highest memory in bytes."""
     while time.monotonic() < until:
-        pid, status, usage = os.wait4(child.pid, os.WNOHANG)
+        pid, status, usage = os.wait4(child, os.WNOHANG)
         if pid:
-            child.returncode = os.waitstatus_to_exitcode(status)
-            return child.returncode, usage.ru_maxrss << 10
-        time.sleep(0.05)
-    child.kill()
-    _, _, usage = os.wait4(child.pid, 0)
-    child.returncode = -9
-    return None, usage.ru_maxrss << 10
+            return os.waitstatus_to_exitcode(status), usage.ru_maxrss << 10
+        time.sleep(0.02)
+    os.kill(child, signal.SIGKILL)
+    return None, os.wait4(child, 0)[2].ru_maxrss << 10
 
 
 def main() -> int:
@@ -240,10 +267,13 @@ def main() -> int:
     n_wrong, slowest, highest = 0, 0.0, 0
     with tempfile.TemporaryDirectory(prefix="hostile-") as folder:
         place = Range(Path(folder))
-        wanted = [mode for mode in modes() if chosen in mode.name]
+        os.environ["SPECDEC_CONFIG"] = str(Path(folder) / "config")
+        wanted = [HONEST, *(mode for mode in modes() if chosen in mode.name)]
         for n, mode in enumerate(wanted):
             outcome = place.judge(mode, n)
             codes[outcome.code] += 1
+            if mode is HONEST and outcome.code != 0:
+                outcome.wrongs.append("an honest Hub does not serve")
             slowest, highest = max(slowest, outcome.seconds), max(highest, outcome.peak)
             if outcome.wrongs:
                 n_wrong += 1
