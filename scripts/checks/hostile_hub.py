@@ -235,7 +235,8 @@ def pull_and_exit(endpoint: str, root: Path, printed: int) -> NoReturn:
     os.environ |= {"HF_ENDPOINT": endpoint, "HF_TOKEN": TOKEN, "NO_PROXY": "*"}
     constants.HF_HUB_CACHE = str(root)
     Puller.__init__.__kwdefaults__["sleep"] = lambda _: None
-    sys.argv = ["specdec", "pull", "--target", f"{TARGET_REPO}:Q8_0", "--draft", f"{DRAFT_REPO}:Q4_0", "--stall", "1"]
+    pair = ("--target", f"{TARGET_REPO}:Q8_0", "--draft", f"{DRAFT_REPO}:Q4_0")
+    sys.argv = ["specdec", "pull", *pair, "--stall", "1", "--force"]  # this draft is as large as its target
     code = 1
     try:
         main_of_specdec()

@@ -38,8 +38,8 @@ def stub(tmp_path: Path, planted_pair: PlantedPair) -> Iterator[HubStub]:
         yield stub
 
 
-def look(stub: HubStub, endpoint: str | None = None) -> bytes:
-    hub = Hub(endpoint or stub.endpoint, stall_seconds=STALL)
+def look(stub: HubStub, endpoint: str | None = None, stall: float = STALL) -> bytes:
+    hub = Hub(endpoint or stub.endpoint, stall_seconds=stall)
     info = hub.info(TARGET_REPO, "main")
     hub.files(TARGET_REPO, info.commit)
     return hub.read(hub.place(TARGET_REPO, info.commit, TARGET), 0, 10_000)
@@ -64,13 +64,13 @@ def test_a_byte_now_and_then_is_given_up(stub: HubStub, part: str, path: str, me
 
 def test_a_file_that_comes_too_slowly_is_given_up(stub: HubStub) -> None:
     stub.faults.append(Fault(path="/cdn/", kind="slow", after=LEAST_RATE // 4, times=-1))
-    with pytest.raises(Stalled, match="less than 1 KB per second"):
+    with pytest.raises(Stalled, match="less than 1 KB per second|No byte came"):  # a busy machine leaves gaps
         look(stub)
 
 
 def test_a_file_that_comes_slowly_but_comes_is_waited_for(stub: HubStub, planted_pair: PlantedPair) -> None:
     stub.faults.append(Fault(path="/cdn/", kind="slow", after=8 * LEAST_RATE, times=-1))
-    assert look(stub) == planted_pair.target.read_bytes()[:10_000]
+    assert look(stub, stall=10) == planted_pair.target.read_bytes()[:10_000]
 
 
 class Clock:
@@ -392,6 +392,7 @@ def test_any_time_that_a_server_names_is_a_date(text: str) -> None:
 def test_short_times_are_seconds() -> None:
     assert when(30) == "in 30 seconds"
     assert when(None) == "in a few minutes"
+    assert when(1e300).startswith("after 5")
 
 
 @pytest.mark.parametrize(
