@@ -64,7 +64,7 @@ def test_a_byte_now_and_then_is_given_up(stub: HubStub, part: str, path: str, me
 
 def test_a_file_that_comes_too_slowly_is_given_up(stub: HubStub) -> None:
     stub.faults.append(Fault(path="/cdn/", kind="slow", after=LEAST_RATE // 4, times=-1))
-    with pytest.raises(Stalled, match="less than 1 KB per second|No byte came"):  # a busy machine leaves gaps
+    with pytest.raises(Stalled, match=r"less than 1 KB per second|No byte came"):  # a busy machine leaves gaps
         look(stub)
 
 
