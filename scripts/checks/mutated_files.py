@@ -159,7 +159,7 @@ def run(path: Path, target: Path | None, folder: Path) -> tuple[str, str, float]
         return "traceback", said, seconds
     if status == 0:
         return "ran", said, seconds
-    if len(lines) < 2 or not lines[-2].startswith("Error: ") or not lines[-1].startswith("Hint: "):
+    if not any(line.startswith("Error: ") for line in lines) or not lines[-1].startswith("Hint: "):
         return "no words", said, seconds
     for kind in ("crash", "hang"):
         if f"llama.cpp {_SAID[kind]}" in said:
