@@ -339,7 +339,7 @@ def test_prompts_of_ones_own(tmp_path: Path) -> None:
     ("text", "words"),
     [
         ("", "holds no prompt"),
-        ("{", "line 1 is not JSON"),
+        ("{", "line 1 cannot be read: it is not JSON"),
         ('{"kind": "x"}', "line 1 has no prompt"),
         ("[1]", "line 1 has no prompt"),
         ('{"prompt": " "}', "line 1 has no prompt"),
