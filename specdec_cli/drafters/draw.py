@@ -44,27 +44,25 @@ class DrawLoop:
         return Draft(off_reason=self.failure)
 
     def _drawn(self, context: Tokens, end: int, more: More, next_row: Callable[[Tokens], NextRow | None]) -> Draft:
-        start, probs = len(context), list[Distribution]()
+        start, probs, rule = len(context), list[Distribution](), self._rule
+        wants_confidence = more is not to_the_end
         while len(context) < end and (found := next_row(context)) is not None:
             row, taught = found
-            drawn = self._draw(row, context, start, wants_confidence=more is not to_the_end and taught is None)
-            if drawn is None or (self._p_min > 0 and self._is_unsure(row, taught, context, drawn)):
+            try:
+                drawn = rule.draw(row, context, start, wants_confidence=wants_confidence and taught is None)
+            except DecodeFailed:
+                if self._lacks_tokens:  # the rule leaves nothing of the row
+                    break
+                raise
+            token, q, confidence = drawn
+            if self._p_min > 0 and self._is_unsure(row, taught, context, drawn):
                 break
-            context = context.then((drawn.token,))
-            if drawn.q is not None:
-                probs.append(drawn.q)
-            if not more(drawn.confidence if taught is None else taught) or drawn.token in self._end_tokens:
+            context = context.then((token,))
+            if q is not None:
+                probs.append(q)
+            if not more(confidence if taught is None else taught) or token in self._end_tokens:
                 break
         return Draft(tuple(context[start:]), probs=tuple(probs) if probs else None)
-
-    def _draw(self, row: Row, context: Tokens, start: int, *, wants_confidence: bool) -> Drawn | None:
-        """A token; None if the rule leaves nothing of a row that lacks tokens. Raises DecodeFailed."""
-        try:
-            return self._rule.draw(row, context, start, wants_confidence=wants_confidence)
-        except DecodeFailed:
-            if self._lacks_tokens:
-                return None
-            raise
 
     def _is_unsure(self, row: Row, taught: float | None, context: Tokens, drawn: Drawn) -> bool:
         if taught is not None:

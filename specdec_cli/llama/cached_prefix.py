@@ -44,11 +44,6 @@ class CachedPrefix:
         """Whether all of these are in memory."""
         return len(tokens) <= min(len(self.tokens), self._asked.n_shared(tokens))
 
-    def make_room(self, n: int) -> None:
-        """Before `n` more tokens are evaluated. Raises what the reader of hidden rows does."""
-        if self.hidden_rows is not None:
-            self.hidden_rows.make_room(self.tokens, n)
-
     def add(self, tokens: list[int]) -> None:
         """A pass has evaluated these."""
         if self.hidden_rows is not None:

@@ -267,18 +267,20 @@ class LlamaSession:
         """
         if self._abort is not None and self._abort.is_set:
             raise Interrupted(self._abort.signal_number)
-        n, past = len(chunk), len(self._prefix.tokens)
-        self._prefix.make_room(n)
-        self._batch.fill(chunk, past, first_wanted, n_beside)
+        prefix, batch = self._prefix, self._batch
+        n, past = len(chunk), len(prefix.tokens)
+        if prefix.hidden_rows is not None:
+            prefix.hidden_rows.make_room(prefix.tokens, n)
+        batch.fill(chunk, past, first_wanted, n_beside)
         shows_states = hidden and first_wanted == n_beside == 0
         if shows_states != self._makes_states:  # of all tokens of a batch, with rows of logits, or of none
             llama_cpp.llama_set_embeddings(self._context, shows_states)
             self._makes_states = shows_states
         self._first_hidden, self._n_hidden = past + 1, n if shows_states else 0
-        status = llama_cpp.llama_decode(self._context, self._batch.native)
+        status = llama_cpp.llama_decode(self._context, batch.native)
         if status != 0:
             self._fail(status)
-        self._prefix.add(chunk)
+        prefix.add(chunk)
         self.n_evaluated += n + n_beside
         self.n_passes += 1
 
