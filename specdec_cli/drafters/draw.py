@@ -46,7 +46,10 @@ class DrawLoop:
     def _drawn(self, context: Tokens, end: int, more: More, next_row: Callable[[Tokens], NextRow | None]) -> Draft:
         start, probs, rule = len(context), list[Distribution](), self._rule
         wants_confidence = more is not to_the_end
-        while len(context) < end and (found := next_row(context)) is not None:
+        for _ in range(end - start):
+            found = next_row(context)
+            if found is None:
+                break
             row, taught = found
             try:
                 drawn = rule.draw(row, context, start, wants_confidence=wants_confidence and taught is None)
