@@ -29,6 +29,8 @@ DEFAULT_CONTEXT = 4096
 """Tokens of context when `--ctx` is not given; a model trained for fewer gets its own length."""
 AUTO: Literal["auto"] = "auto"
 """Draft length by measured cost."""
+Length = int | Literal["auto"]
+"""Draft tokens of a round: a fixed number, or as many as measured costs say are worth it."""
 LONGEST_AUTO = 16
 """Most draft tokens of a round whose length is chosen by measured cost."""
 LONGEST_FORCED = 32

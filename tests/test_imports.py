@@ -29,13 +29,15 @@ IMPORTS = {
     "structured": "errors decode llguidance numpy",
     "advice": "decode models",
     "presets": "errors untrusted_files untrusted paths settings decode models yaml",
-    "planning": "errors settings decode models drafters llama structured advice",
-    "lengths": "errors untrusted untrusted_files paths settings decode drafters llama planning",
+    "planning": "errors untrusted untrusted_files paths settings decode models drafters llama structured advice "
+    "presets",
+    "lengths": "errors untrusted_files paths settings decode planning",
     "hub": "errors untrusted paths settings models llama presets planning httpcore2 huggingface_hub",
     "ui": "decode models rich",
     "generation": "errors untrusted_files paths settings decode models drafters llama structured advice planning "
     "lengths ui jinja2 numpy",
-    "bench": "errors untrusted_files outputs settings decode drafters llama lengths ui generation matplotlib numpy",
+    "bench": "errors untrusted_files outputs settings decode drafters llama presets planning lengths ui generation "
+    "matplotlib numpy",
     "audit": "decode drafters generation bench numpy",
     "make_draft": "errors untrusted_files paths decode models llama planning lengths generation bench numpy",
     "commands": "errors outputs paths signals terminal_guard settings decode models drafters llama structured "
@@ -163,3 +165,22 @@ print(json.dumps(found))
     found = json.loads(done.stdout.splitlines()[-1])
     assert len(found) == 2 + len(COMMANDS)
     assert [row for row in found if row[1:] != [0, []]] == []
+
+
+def test_generate_has_one_caller() -> None:
+    """Who drafts, how long and by which rule is put together in one place."""
+    callers = {
+        str(path.relative_to(ROOT))
+        for path in ROOT.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "generate"
+    }
+    assert callers == {"generation/pair.py"}
+
+
+def test_commands_share_options_and_nothing_of_each_other() -> None:
+    """What two of them need is an option's file, or a room's."""
+    names = ("audit", "bench", "draft", "replay", "run")
+    others = {f"specdec_cli.commands.{name}" for name in names}
+    for name in [*names, "draft_steps"]:
+        assert not others & set(imports(ROOT / "commands" / f"{name}.py")), name

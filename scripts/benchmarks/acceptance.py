@@ -35,7 +35,7 @@ from specdec_cli.generation.pair import Pair, open_pair
 from specdec_cli.generation.prompts import conversation
 from specdec_cli.generation.rules import RULES
 from specdec_cli.llama.abort import AbortFlag
-from specdec_cli.planning.plan import PairRequest
+from specdec_cli.planning.request import Drafting, PairRequest, Placement, Sampling
 
 PROMPTS = (
     "Write a short story about a lighthouse.",
@@ -58,7 +58,9 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=2)
     options = parser.parse_args()
     print(f"{options.target.name} + {options.draft.name}, k {options.k}, {options.n} tokens, end tokens ignored")
-    request = PairRequest(options.target, options.draft, "model", options.k, seed=1, n_ctx=1024, force=True)
+    request = PairRequest(
+        options.target, Drafting("model", options.k, options.draft, force=True), Sampling(seed=1), Placement(n_ctx=1024)
+    )
     with open_pair(request, say=lambda _: None, abort=AbortFlag()) as pair:
         for temperature in (float(t) for t in options.temp.split(",")):
             _table(pair, temperature, options)

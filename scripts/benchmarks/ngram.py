@@ -27,19 +27,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specdec_cli.bench.prompt_set import SHIPPED, read_prompts
-from specdec_cli.decode.draft_length import FixedLength
-from specdec_cli.decode.engine import generate
 from specdec_cli.decode.sampling import SamplingParams
 from specdec_cli.decode.types import Draft, More, Round
 from specdec_cli.drafters.ngram.drafter import LEAST_CHANCE_IF_WEIGHED, NgramDrafter
-from specdec_cli.drafters.none import NoDrafter
-from specdec_cli.generation.pair import Pair, open_pair
+from specdec_cli.generation.pair import Pair, open_pair, plain_decoding
 from specdec_cli.generation.prompts import conversation
 from specdec_cli.lengths.auto import AutoLength
 from specdec_cli.lengths.learned import Learned
 from specdec_cli.lengths.pass_costs import PassCosts
 from specdec_cli.llama.abort import AbortFlag
-from specdec_cli.planning.plan import PairRequest
+from specdec_cli.planning.request import Drafting, PairRequest, Placement, Sampling
 
 COPYING = ("edit", "summary", "qa", "json")
 COSTS = (3.9, 6.8, 9.2, 8.5, 11.8, 13.7, 13.7, 11.8, 12.7, 13.6, 14.5, 15.3, 15.6, 15.9, 16.1, 16.4)
@@ -71,7 +68,7 @@ def main() -> None:
 
 def _record(options: argparse.Namespace) -> None:
     sampling = SamplingParams(temperature=options.temp)
-    request = PairRequest(options.target, None, "none", 0, seed=1, sampling=sampling, n_ctx=4096)
+    request = PairRequest(options.target, Drafting("none", 0), Sampling(seed=1, params=sampling), Placement(n_ctx=4096))
     with open_pair(request, say=print, abort=AbortFlag()) as pair:
         texts = [
             {"kind": prompt.kind, "prompt": ids, "answer": answer}
@@ -86,16 +83,7 @@ def _last_turn(pair: Pair, turns: Sequence[str], n: int) -> Iterator[tuple[list[
     talk = conversation(model, system=None, thinking=None, now=datetime.now)
     for i, turn in enumerate(turns, 1):
         ids = talk.ask(turn) if talk else model.tokenize(turn, add_special=True, parse_special=False)
-        rounds = generate(
-            pair.target.session,
-            NoDrafter(),
-            FixedLength(0),
-            pair.rule,
-            ids,
-            max_tokens=n,
-            ends=lambda token: token in ends,
-            clock=time.perf_counter,
-        )
+        rounds = pair.rounds(ids, plain_decoding(pair.rule), max_tokens=n, clock=time.perf_counter)
         answer = [token for round_ in rounds for token in round_.tokens]
         if talk:
             words = b"".join(model.token_bytes(t) for t in answer if t not in ends)

@@ -50,7 +50,7 @@ from specdec_cli.generation.pair import Pair, open_pair
 from specdec_cli.generation.trace import Trace
 from specdec_cli.generation.writer import Limits, Writer
 from specdec_cli.llama.abort import AbortFlag
-from specdec_cli.planning.plan import PairRequest
+from specdec_cli.planning.request import Drafting, PairRequest, Placement, Sampling
 from specdec_cli.ui.make import open_view
 from specdec_cli.ui.view import View
 from tests.planted import N_SPECIAL, disturbed, log_chain, random_chain, write_planted
@@ -100,14 +100,16 @@ def _numbers(text: str) -> list[int]:
     return [int(word) for word in text.split(",")]
 
 
-def _request(options: argparse.Namespace, **more: Any) -> PairRequest:
-    return PairRequest(options.target, options.draft, "model", options.k, seed=1, force=True, **more)
+def _request(options: argparse.Namespace, n_batch: int = 512) -> PairRequest:
+    drafting = Drafting("model", options.k, options.draft, force=True)
+    sampling = Sampling(SamplingParams(temperature=options.temp), seed=1)
+    return PairRequest(options.target, drafting, sampling, Placement(n_batch=n_batch))
 
 
 def _write(
     pair: Pair, ids: Sequence[int], options: argparse.Namespace, view: Callable[[Any], View], trace: Trace, clock: Any
 ) -> RunStats:
-    writer = Writer(pair, options.k, Limits(options.n), open_view=view, trace=trace, settings={}, clock=clock)
+    writer = Writer(pair, Limits(options.n), open_view=view, trace=trace, settings={}, clock=clock)
     return writer.write(list(ids)).answer.stats
 
 
@@ -140,7 +142,7 @@ def measure_share(options: argparse.Namespace) -> None:
     timed = TimedDecode()
     llama_cpp.llama_decode = timed
     shares, speeds = [], []
-    request = _request(options, sampling=SamplingParams(temperature=options.temp))
+    request = _request(options)
     environ = {"TERM": "xterm-256color", "COLUMNS": "80", "LINES": "24"}
     with os.fdopen(_terminal(), "w") as screen, open_pair(request, say=print, abort=AbortFlag()) as pair:
         ids = pair.target.model.tokenize(PROMPT, add_special=True, parse_special=True)
@@ -198,10 +200,8 @@ def measure_growth(options: argparse.Namespace) -> None:
         )
         sampling = SamplingParams(temperature=options.temp, repeat_penalty=options.repeat_penalty)
         has_draft = options.draft == "model"
-        request = PairRequest(
-            target, draft if has_draft else None, options.draft, options.k,
-            seed=1, sampling=sampling, n_ctx=n_ctx, force=True,
-        )  # fmt: skip
+        drafting = Drafting(options.draft, options.k, draft if has_draft else None, force=True)
+        request = PairRequest(target, drafting, Sampling(sampling, seed=1), Placement(n_ctx=n_ctx))
         with open_pair(request, say=lambda _: None, abort=AbortFlag()) as pair:
             passes = TablePasses()
             for opened, table in zip((pair.target, pair.draft), tables, strict=True):
@@ -248,7 +248,7 @@ def measure_choice(_options: argparse.Namespace) -> None:
 
 
 def measure_first_token(options: argparse.Namespace) -> None:
-    request = _request(options, sampling=SamplingParams(temperature=options.temp), n_batch=options.batch)
+    request = _request(options, options.batch)
     print(f"{options.target.name} + {options.draft.name}, prompts in batches of {options.batch}")
     print(f"{'prompt':>7} {'plain':>9} {'drafting':>9} {'ratio':>7} {'(from, to)':>16} {'draft reads in':>15}")
     with open_pair(request, say=lambda _: None, abort=AbortFlag()) as pair:
@@ -266,7 +266,7 @@ def _first_token_row(pair: Pair, length: int, options: argparse.Namespace) -> No
             rng = random.Random(f"{length} {name} {repeat}")
             prompt = [rng.randrange(1000, pair.rule.law.n_shared) for _ in range(length)]
             before = _read_seconds(pair)
-            first = _first_rounds(pair, NoDrafter() if name == "plain" else pair.drafter, prompt, options.k)[0]
+            first = _first_rounds(pair, NoDrafter() if name == "plain" else pair.decoding.drafter, prompt, options.k)[0]
             if repeat:  # the first round warms up
                 seconds[name].append(first.seconds)
                 reads += [_read_seconds(pair) - before] if name == "drafting" else []

@@ -49,7 +49,7 @@ from specdec_cli.generation.encode import text_ids
 from specdec_cli.generation.pair import Pair, open_pair
 from specdec_cli.llama.abort import AbortFlag
 from specdec_cli.planning.machine import usable_cores
-from specdec_cli.planning.plan import PairRequest
+from specdec_cli.planning.request import Drafting, PairRequest, Placement, Sampling
 from specdec_cli.settings import AUTO, LONGEST_AUTO
 
 PROMPTS = (
@@ -72,14 +72,9 @@ def main() -> None:
     threads = options.threads or usable_cores()
     request = PairRequest(
         options.target,
-        options.draft,
-        "none",
-        max(*ks, LONGEST_AUTO),
-        seed=SEED,
-        threads=threads,
-        n_ctx=2048,
-        force=True,
-        auto=options.auto,
+        Drafting("none", max(*ks, LONGEST_AUTO), options.draft, force=True, auto=options.auto),
+        Sampling(seed=SEED),
+        Placement(threads=threads, n_ctx=2048),
     )
     print(f"{options.target.name} + {options.draft.name}, {threads} threads, llama-cpp-python {llama_cpp.__version__}")
     with open_pair(request, say=lambda _: None, abort=AbortFlag()) as pair:

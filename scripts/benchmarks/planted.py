@@ -23,7 +23,7 @@ from specdec_cli.decode.sampling import SamplingParams
 from specdec_cli.generation.pair import open_pair
 from specdec_cli.lengths.speedup_model import CostCurve
 from specdec_cli.llama.abort import AbortFlag
-from specdec_cli.planning.plan import PairRequest
+from specdec_cli.planning.request import Drafting, PairRequest, Sampling
 from specdec_cli.settings import AUTO
 from tests.planted import Chain, write_planted
 
@@ -76,7 +76,9 @@ def measure(target: Path, draft: Path, share: float, ks: Sequence[Length], n: in
     """Print a row for each k; how far the acceptance farthest from theory is."""
     settings = [Setting("model", k, 0.0) for k in ks]
     longest = longest_draft(settings)
-    request = PairRequest(target, draft, "none", longest, seed=1, sampling=GREEDY, force=True, auto=AUTO in ks)
+    request = PairRequest(
+        target, Drafting("none", longest, draft, force=True, auto=AUTO in ks), Sampling(seed=1, params=GREEDY)
+    )
     with open_pair(request, say=lambda _: None, abort=AbortFlag()) as pair:
         bench = Bench(pair, GREEDY, n, time.perf_counter)
         task = Task("ring", (1, FIRST_WORD))

@@ -32,7 +32,7 @@ from specdec_cli.decode.sampling import SamplingParams
 from specdec_cli.generation.pair import Pair, open_pair
 from specdec_cli.lengths.speedup_model import CostCurve
 from specdec_cli.llama.abort import AbortFlag
-from specdec_cli.planning.plan import PairRequest
+from specdec_cli.planning.request import Drafting, PairRequest, Placement, Sampling
 from specdec_cli.settings import AUTO
 from tests.planted import make_vocab
 
@@ -151,7 +151,12 @@ def nearest_ring(share: float, n: int, ks: Sequence[int]) -> Known:
 
 
 def _opened(target: Path, draft: Path, longest: int, *, auto: bool) -> AbstractContextManager[Pair]:
-    request = PairRequest(target, draft, "none", longest, seed=1, sampling=GREEDY, n_ctx=1024, force=True, auto=auto)
+    request = PairRequest(
+        target,
+        Drafting("none", longest, draft, force=True, auto=auto),
+        Sampling(seed=1, params=GREEDY),
+        Placement(n_ctx=1024),
+    )
     return open_pair(request, say=lambda _: None, abort=AbortFlag())
 
 

@@ -21,7 +21,7 @@ from specdec_cli.drafters.none import NoDrafter
 from specdec_cli.generation.pair import Pair, open_pair
 from specdec_cli.generation.rules import make_strict
 from specdec_cli.llama.abort import AbortFlag
-from specdec_cli.planning.plan import PairRequest
+from specdec_cli.planning.request import Drafting, PairRequest, Placement, Sampling
 
 SAMPLERS = (SamplingParams(temperature=0), SamplingParams())
 WORDS = (Path(__file__).parent.parent.parent / "docs" / "log.md").read_text(encoding="utf-8")
@@ -51,16 +51,9 @@ def _compare(sampling: SamplingParams, options: argparse.Namespace) -> None:
     for seed in range(options.texts):
         request = PairRequest(
             options.target,
-            options.draft,
-            "model",
-            options.k,
-            seed=seed,
-            sampling=sampling,
-            n_ctx=2048,
-            threads=options.threads,
-            cache_type=options.kv,
-            strict=True,
-            force=True,
+            Drafting("model", options.k, options.draft, strict=True, force=True),
+            Sampling(seed=seed, params=sampling),
+            Placement(n_ctx=2048, threads=options.threads, cache_type=options.kv),
         )
         with open_pair(request, say=lambda _: None, abort=AbortFlag()) as pair:
             prompt = _prompt(pair, seed, options.prompt_tokens)
@@ -95,7 +88,7 @@ def _write(
     run, text = RunStats(), []
     for round_ in generate(
         pair.target.session,
-        pair.drafter if k else NoDrafter(),
+        pair.decoding.drafter if k else NoDrafter(),
         FixedLength(k, give_up_after=10**9),
         pair.rule,
         prompt,

@@ -27,7 +27,7 @@ from specdec_cli.decode.engine import generate
 from specdec_cli.errors import SpecdecError
 from specdec_cli.generation.pair import open_pair
 from specdec_cli.llama.abort import AbortFlag
-from specdec_cli.planning.plan import PairRequest
+from specdec_cli.planning.request import Drafting, PairRequest, Placement, Sampling
 from tests import heads
 from tests.planted import Tensors, random_chain, write_planted
 
@@ -115,12 +115,14 @@ def written(path: Path, kind: str, spoil: Spoil) -> Path:
 
 def run(target: Path, head: Path) -> str:
     """Twelve tokens; what came of it."""
-    request = PairRequest(target, head, "model", k=4, seed=5, n_ctx=128, n_batch=32, threads=1, force=True)
+    request = PairRequest(
+        target, Drafting("model", 4, head, force=True), Sampling(seed=5), Placement(n_ctx=128, n_batch=32, threads=1)
+    )
     with open_pair(request, say=lambda _: None, abort=AbortFlag()) as pair:
         rounds = list(
             generate(
                 pair.target.session,
-                pair.drafter,
+                pair.decoding.drafter,
                 FixedLength(4, give_up_after=10**9),
                 pair.rule,
                 [1, *range(3, 40)],

@@ -37,8 +37,8 @@ from specdec_cli.drafters.ngram.store import StoreFile
 from specdec_cli.errors import SpecdecError
 from specdec_cli.generation import prompt_cache
 from specdec_cli.lengths.learned import LearnedKey, load_learned
-from specdec_cli.lengths.profile import ProfileKey, load_profile
 from specdec_cli.make_draft.candidates import Journal, expected
+from specdec_cli.planning.profile import ProfileKey, load_profile
 from specdec_cli.presets.schema import read_preset
 from specdec_cli.settings import ContextSettings, ModelSettings
 

@@ -23,8 +23,7 @@ from specdec_cli.audit.memoized import Remembered, RememberedHead, RememberedHea
 from specdec_cli.bench.compare_texts import Comparison, compare
 from specdec_cli.bench.measure import Task
 from specdec_cli.decode.coupled import Rule, SharedNoise
-from specdec_cli.decode.draft_length import FixedLength
-from specdec_cli.decode.engine import generate, rows_for
+from specdec_cli.decode.engine import rows_for
 from specdec_cli.decode.rejection import excess
 from specdec_cli.decode.sampler_chain import certain
 from specdec_cli.decode.sampling import SamplingParams
@@ -32,7 +31,7 @@ from specdec_cli.decode.types import Distribution, Drafter, Head, Target
 from specdec_cli.drafters import DrafterParts, make_drafter, sources
 from specdec_cli.drafters.medusa.heads import Heads
 from specdec_cli.drafters.none import NoDrafter
-from specdec_cli.generation.pair import OpenHead, OpenModel, Pair, drafter_for, own_name
+from specdec_cli.generation.pair import OpenHead, OpenModel, Pair, decoding_for, own_name
 from specdec_cli.generation.rules import RULES
 
 LAW_LENGTHS = (1, 2)
@@ -183,19 +182,11 @@ class Audit:
 
     def _answer(self, task: Task, way: Way | None, temperature: float, n: int) -> _Answer:
         """Plain decoding's without a way. Drafting never gives up."""
-        pair, ids, widest, drafted = self._pair, list[int](), 1, 0
+        ids, widest, drafted = list[int](), 1, 0
         rule = self._rule(way.rule if way else "coupled", temperature)
-        drafter = drafter_for(pair, way.drafter if way else NoDrafter.name, rule, 0.0)
-        for round_ in generate(
-            pair.target.session,
-            drafter,
-            FixedLength(way.k if way else 0, give_up_after=_NEVER),
-            rule,
-            task.ids,
-            max_tokens=n,
-            ends=lambda token: token in pair.end_tokens,
-            clock=self._clock,
-        ):
+        drafter, k = (way.drafter, way.k) if way else (NoDrafter.name, 0)
+        decoding = decoding_for(self._pair, drafter, k, rule, give_up_after=_NEVER)
+        for round_ in self._pair.rounds(task.ids, decoding, max_tokens=n, clock=self._clock):
             ids += round_.tokens
             widest = max(widest, len(round_.drafted) + 1 + round_.n_beside)
             drafted += len(round_.drafted)

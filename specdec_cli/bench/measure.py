@@ -8,20 +8,16 @@ settings in between, and a setting's ratio is its speed over the mean of those t
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
 
 from specdec_cli.bench.compare_texts import Comparison, compare
 from specdec_cli.decode.coupled import SharedNoise
-from specdec_cli.decode.draft_length import DraftLength, FixedLength
-from specdec_cli.decode.engine import generate
 from specdec_cli.decode.sampling import SamplingParams
 from specdec_cli.decode.stats import RunStats
-from specdec_cli.decode.types import Drafter, Round
+from specdec_cli.decode.types import Round
 from specdec_cli.drafters import sources
 from specdec_cli.drafters.lookahead import LookaheadDrafter
-from specdec_cli.drafters.none import NoDrafter
 from specdec_cli.errors import UsageError
-from specdec_cli.generation.pair import Pair, auto_length, drafter_for
+from specdec_cli.generation.pair import Decoding, Pair, decoding_for, plain_decoding
 from specdec_cli.lengths.speedup_model import (
     CostCurve,
     conditional_acceptance,
@@ -29,10 +25,7 @@ from specdec_cli.lengths.speedup_model import (
     predicted_speedup,
     rounds_speedup,
 )
-from specdec_cli.settings import AUTO, LONGEST_AUTO
-
-Length = int | Literal["auto"]
-"""Draft tokens a round: always as many, or as many as seem worth their time."""
+from specdec_cli.settings import LONGEST_AUTO, Length
 
 _CURVE_ROUNDS = 7
 
@@ -221,17 +214,9 @@ class Bench:
 
     def run(self, task: Task, setting: Setting, n_tokens: int | None = None) -> Run:
         """One answer. The caches keep nothing of the one before but the prompt, if it is the same."""
-        pair, ids, rounds, stats = self._pair, list[int](), list[Round](), RunStats()
-        rule, (drafter, length) = self._rule(setting.temperature), self._ways(setting)
-        for round_ in generate(
-            pair.target.session,
-            drafter,
-            length,
-            rule,
-            task.ids,
-            max_tokens=n_tokens or self._n_tokens,
-            ends=lambda token: token in pair.end_tokens,
-            clock=self._clock,
+        ids, rounds, stats = list[int](), list[Round](), RunStats()
+        for round_ in self._pair.rounds(
+            task.ids, self._decoding(setting), max_tokens=n_tokens or self._n_tokens, clock=self._clock
         ):
             stats.add(round_)
             rounds.append(round_)
@@ -241,18 +226,12 @@ class Bench:
     def check(self, settings: Sequence[Setting]) -> None:
         """Raises UsageError for a setting whose drafter lacks something."""
         for setting in settings:
-            self._ways(setting)
+            self._decoding(setting)
 
-    def _ways(self, setting: Setting) -> tuple[Drafter, DraftLength]:
-        """Who drafts and how much: made anew for each answer, but for what was learned of the pair."""
-        if not setting.k:
-            return NoDrafter(), FixedLength(0)
-        k = LONGEST_AUTO if setting.k == AUTO else setting.k
-        auto = auto_length(self._pair, setting.drafter) if setting.k == AUTO else None
-        if setting.k == AUTO and auto is None and self._pair.held_back is None:
-            raise ValueError("the pair was opened without `auto`, so nothing is known that lengths could be chosen by")
-        drafter = drafter_for(self._pair, setting.drafter, self._rule(setting.temperature), setting.p_min, auto)
-        return drafter, auto or FixedLength(k)
+    def _decoding(self, setting: Setting) -> Decoding:
+        """Made anew for each answer, but for what was learned of the pair."""
+        rule = self._rule(setting.temperature)
+        return decoding_for(self._pair, setting.drafter, setting.k, rule, setting.p_min)
 
     def fastest_threads(self, tasks: Sequence[Task], setting: Setting, candidates: Sequence[int], repeats: int) -> int:
         """The number of threads, of both models, with which the setting is fastest; by turns, like everything else."""
@@ -315,16 +294,7 @@ def plain_like(setting: Setting) -> Setting:
 def answered(pair: Pair, ids: Sequence[int], n_tokens: int) -> list[int]:
     """Plain decoding's greedy answer, without its end token: an earlier turn of a chat."""
     rule = SharedNoise(pair.rule.law.with_params(SamplingParams(temperature=0)), seed=pair.rule.seed)
-    rounds = generate(
-        pair.target.session,
-        NoDrafter(),
-        FixedLength(0),
-        rule,
-        ids,
-        max_tokens=n_tokens,
-        ends=lambda token: token in pair.end_tokens,
-        clock=lambda: 0.0,
-    )
+    rounds = pair.rounds(ids, plain_decoding(rule), max_tokens=n_tokens, clock=lambda: 0.0)
     return [token for round_ in rounds for token in round_.tokens if token not in pair.end_tokens]
 
 

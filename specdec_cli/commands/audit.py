@@ -6,14 +6,26 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from specdec_cli.commands.bench import SEED, as_tasks, facts_of, opened_for
-from specdec_cli.commands.options import find, in_panel, layers, numbers, quantize, say, whole_numbers, words
-from specdec_cli.commands.pull import offer_to_pull
+from specdec_cli.commands.drafting_options import DraftOptions, drafter_names
+from specdec_cli.commands.groups import takes_groups
+from specdec_cli.commands.options import (
+    SEED,
+    LogOpt,
+    in_panel,
+    numbers,
+    say,
+    whole_numbers,
+    words,
+    write_log,
+)
+from specdec_cli.commands.placement_options import PlacementOptions
+from specdec_cli.commands.sampling_options import SamplingOptions
 from specdec_cli.errors import TextDiffers, UsageError
 from specdec_cli.outputs import check_outputs, write_output
 from specdec_cli.signals import raise_on_sigterm
@@ -23,6 +35,7 @@ if TYPE_CHECKING:
     from specdec_cli.audit.checks import Audit, Way
     from specdec_cli.bench.measure import Task
     from specdec_cli.generation.pair import Pair
+    from specdec_cli.planning.request import PairRequest
     from specdec_cli.presets.resolve import Resolved
 
 _LEAST_ANSWER = 64
@@ -30,32 +43,36 @@ _TEXTS_SHARE = 0.5
 """Of the time, if there are distributions to test as well."""
 
 _what = in_panel("What is tested")
-_how = in_panel("GPU, memory, threads")
 _out = in_panel("Output")
 
 
+@dataclass(frozen=True, slots=True)
+class AuditOptions:
+    """Lists have commas between their parts."""
+
+    drafter: Annotated[
+        str | None, _what(help="Drafters, with commas: model, ngram ... (the draft, if there is one, and ngram).")
+    ] = None
+    rules: Annotated[str, _what(help="Rules of verification, with commas.")] = "coupled,rejection,block"
+    k: Annotated[str, _what("-k", "--k", help="Draft lengths, with commas.")] = "1,3,7"
+    temp: Annotated[str, _what(help="Temperatures, with commas.")] = "0,0.7,1"
+    tokens: Annotated[int, _what(min=1, help="Tokens compared with plain decoding in every way.")] = 2000
+    draws: Annotated[int, _what(min=100, help="Draws of each place of a text, in every way.")] = 1000
+    places: Annotated[int, _what(min=1, help="Places of texts at which distributions are tested.")] = 3
+    prompts: Annotated[Path | None, _what(help="Your own prompts: a text, or JSON lines with kind and prompt.")] = None
+    budget: Annotated[float, _what(min=0.1, help="Minutes it may take, about.")] = 5.0
+
+
+@takes_groups
 def audit(
     model: Annotated[str, typer.Argument(help="A preset's name, or the path of the target's GGUF file.")],
     *,
-    draft: Annotated[str | None, _what(help="Whatever run takes; a preset brings its own.")] = None,
-    drafter: Annotated[
-        str | None, _what(help="Who drafts, with commas: model, ngram ... (the draft, if there is one, and ngram).")
-    ] = None,
-    rules: Annotated[str, _what(help="Rules of verification, with commas.")] = "coupled,rejection,block",
-    k: Annotated[str, _what("-k", "--k", help="Draft lengths, with commas.")] = "1,3,7",
-    temp: Annotated[str, _what(help="Temperatures, with commas.")] = "0,0.7,1",
-    tokens: Annotated[int, _what(min=1, help="Tokens compared with plain decoding in every way.")] = 2000,
-    draws: Annotated[int, _what(min=100, help="Draws of each place of a text, in every way.")] = 1000,
-    places: Annotated[int, _what(min=1, help="Places of texts at which distributions are tested.")] = 3,
-    prompts: Annotated[Path | None, _what(help="Your own prompts: a text, or JSON lines with kind and prompt.")] = None,
-    budget: Annotated[float, _what(min=0.1, help="Minutes it may take, about.")] = 5.0,
-    ctx: Annotated[int | None, _how(min=0, help="Context in tokens.")] = None,
-    kv: Annotated[str, _how(help="Type of the target's cache.")] = "f16",
-    kv_draft: Annotated[str, _how(help="Type of the draft's cache.")] = "f16",
-    threads: Annotated[int | None, _how(min=1, help="Threads of both models.")] = None,
-    ngl: Annotated[str, _how(help="Layers of the target on the GPU.")] = "auto",
-    ngl_draft: Annotated[str, _how(help="Layers of the draft on the GPU.")] = "auto",
+    pairing: DraftOptions,
+    what: AuditOptions,
+    sampling: SamplingOptions,
+    placement: PlacementOptions,
     json_file: Annotated[Path | None, _out("--json", help="Write everything as JSON to FILE (- for stdout).")] = None,
+    log: LogOpt = None,
 ) -> None:
     """Test at length that drafts change nothing: texts against plain decoding's, distributions against the target's.
 
@@ -64,75 +81,92 @@ def audit(
     """
     guard_terminal()
     raise_on_sigterm()
-    from specdec_cli.audit.checks import LAW_LENGTHS, Audit
     from specdec_cli.bench.prompt_set import SHIPPED, read_prompts
-    from specdec_cli.decode.sampling import SamplingParams
+    from specdec_cli.bench.tasks import as_tasks, facts_of
     from specdec_cli.generation.pair import open_pair
     from specdec_cli.llama.abort import AbortFlag
-    from specdec_cli.planning.plan import PairRequest
-    from specdec_cli.presets.resolve import resolve
 
-    check_outputs(
-        {"--json": json_file}, {"MODEL": Path(model), "--draft": Path(draft) if draft else None, "--prompts": prompts}
-    )
-    if draft == "none":
+    reads = {"MODEL": Path(model), **pairing.reads, "--prompts": what.prompts}
+    check_outputs({"--json": json_file, "--log": log}, reads)
+    if pairing.draft == "none":
         raise UsageError(
             "--draft none leaves nothing to audit: every text is held against plain decoding's anyway.",
-            hint="Leave it out, or use --drafter ngram for lookup in the text.",
+            hint="Leave it out, or use --drafter ngram for n-gram lookup.",
         )
-    chosen = read_prompts(prompts or SHIPPED)
-    drafters, lengths, temperatures = words(drafter), whole_numbers(k, "--k"), numbers(temp, "--temp")
-    offer_to_pull(model, draft)
-    files = resolve(model, draft, quantize, find, say)
-    drafters = _drafters(drafters, files)
-    text_ways, law_ways = _ways(words(rules), drafters, lengths, temperatures)
-    request = PairRequest(
-        target=files.target,
-        draft=files.draft,
-        seed=SEED,
-        sampling=files.preset.sampling if files.preset is not None else SamplingParams(),
-        gpu_layers=layers(ngl, "--ngl"),
-        gpu_layers_draft=layers(ngl_draft, "--ngl-draft"),
-        cache_type=kv,
-        cache_type_draft=kv_draft,
-        n_ctx=ctx,
-        threads=threads,
-        force=True,
-        head=files.head,
-        **opened_for(files, drafters, max(*lengths, *LAW_LENGTHS)),
-    )
+    prompts, lengths = read_prompts(what.prompts or SHIPPED), whole_numbers(what.k, "--k")
+    temperatures = numbers(what.temp, "--temp")
+    files = pairing.files_for(model)
+    write_log(log, *files.paths)
+    drafters = _drafters(what.drafter, files)
+    text_ways, law_ways = _ways(words(what.rules), drafters, lengths, temperatures)
+    request = _request(files, drafters, lengths, sampling, placement)
     with open_pair(request, say=say, abort=AbortFlag()) as pair:
         _check_drafting(pair, drafters)
-        n_each = max(min(_LEAST_ANSWER, tokens), -(-tokens // len(chosen)))
-        tasks = _mixed(as_tasks(pair, chosen, n_each))
-        auditing = Audit(pair, request.sampling, time.perf_counter)
-        began = time.perf_counter()
-        text_seconds = 60 * budget * (_TEXTS_SHARE if law_ways else 1)
-        seconds_each = auditing.seconds_per_answer(tasks[0], n_each) * _answers_a_prompt(text_ways)
-        n_prompts = _within(text_seconds, seconds_each, min(len(tasks), -(-tokens // n_each)))
-        _say_plan(text_ways, law_ways, tokens, n_prompts * n_each, n_prompts * seconds_each, draws, places, budget)
-        texts = auditing.check_texts(tasks[:n_prompts], text_ways, tokens, n_each, began + text_seconds)
-        laws = auditing.check_laws(tasks, law_ways, draws, places, began + 60 * budget)
-        try:
-            _follow("texts", n_prompts * len(text_ways), texts)
-            _follow("distributions", places * len(law_ways), laws)
-        except KeyboardInterrupt:
-            say("Stopped: these are the results so far.")
-        more = {"tokens": tokens, "max_tokens": n_each, "draws": draws, "places": places, "budget_minutes": budget}
-        facts = facts_of(request, more)
-    _report(auditing, facts, tokens, json_file)
+        n_each = max(min(_LEAST_ANSWER, what.tokens), -(-what.tokens // len(prompts)))
+        tasks = _mixed(as_tasks(pair, prompts, n_each, say))
+        auditing = _tested(pair, request, tasks, n_each, text_ways, law_ways, what)
+        more = {
+            "tokens": what.tokens,
+            "max_tokens": n_each,
+            "draws": what.draws,
+            "places": what.places,
+            "budget_minutes": what.budget,
+        }
+        facts = facts_of(request, more, sys.argv[1:])
+    _report(auditing, facts, what.tokens, json_file)
 
 
-def _drafters(wanted: list[str], files: "Resolved") -> list[str]:
+def _request(
+    files: "Resolved",
+    drafters: list[str],
+    lengths: list[int],
+    sampling: SamplingOptions,
+    placement: PlacementOptions,
+) -> "PairRequest":
+    from specdec_cli.audit.checks import LAW_LENGTHS
+    from specdec_cli.planning.drafting import for_several
+    from specdec_cli.planning.request import PairRequest
+
+    return PairRequest(
+        files.target,
+        for_several(files, drafters, max(*lengths, *LAW_LENGTHS)),
+        sampling.asked(sampling.over(files.sampling), seed=SEED),
+        placement.asked(),
+    )
+
+
+def _tested(
+    pair: "Pair",
+    request: "PairRequest",
+    tasks: "Sequence[Task]",
+    n_each: int,
+    text_ways: "Sequence[Way]",
+    law_ways: "Sequence[Way]",
+    what: AuditOptions,
+) -> "Audit":
+    """Everything, or what there was time for before the budget, or Ctrl-C, ended it."""
+    from specdec_cli.audit.checks import Audit
+
+    auditing = Audit(pair, request.sampling.params, time.perf_counter)
+    began = time.perf_counter()
+    text_seconds = 60 * what.budget * (_TEXTS_SHARE if law_ways else 1)
+    seconds_each = auditing.seconds_per_answer(tasks[0], n_each) * _answers_a_prompt(text_ways)
+    n_prompts = _within(text_seconds, seconds_each, min(len(tasks), -(-what.tokens // n_each)))
+    _say_plan(text_ways, law_ways, n_prompts * n_each, n_prompts * seconds_each, what)
+    texts = auditing.check_texts(tasks[:n_prompts], text_ways, what.tokens, n_each, began + text_seconds)
+    laws = auditing.check_laws(tasks, law_ways, what.draws, what.places, began + 60 * what.budget)
+    try:
+        _follow("texts", n_prompts * len(text_ways), texts)
+        _follow("distributions", what.places * len(law_ways), laws)
+    except KeyboardInterrupt:
+        say("Stopped: these are the results so far.")
+    return auditing
+
+
+def _drafters(asked: str | None, files: "Resolved") -> list[str]:
     from specdec_cli.drafters import DRAFTERS, sources
 
-    able = [name for name in DRAFTERS if name != "none"]
-    unknown = [name for name in wanted if not all(source in able for source in sources(name))]
-    if unknown:
-        raise UsageError(
-            f"--drafter cannot be {unknown[0]!r}.",
-            hint=f"Use one or more of {', '.join(able)}, with commas, or ngram+model for both by turns.",
-        )
+    wanted = drafter_names(asked, [name for name in DRAFTERS if name != "none"])
     if any("model" in sources(name) for name in wanted) and not files.has_model:
         raise UsageError("There is no draft model to test.", hint="Give one with --draft, or use --drafter ngram.")
     own = "model" if files.has_model else files.drafter
@@ -199,25 +233,22 @@ def _within(seconds: float, each: float, most: int) -> int:
 def _say_plan(
     text_ways: "Sequence[Way]",
     law_ways: "Sequence[Way]",
-    wanted: int,
     fitting: int,
     seconds: float,
-    draws: int,
-    places: int,
-    budget: float,
+    what: AuditOptions,
 ) -> None:
     if text_ways:
-        less = f" (of {wanted:,}: more with --budget)" if fitting < wanted else ""
+        less = f" (of {what.tokens:,}: more with --budget)" if fitting < what.tokens else ""
         say(
-            f"Texts: {min(wanted, fitting):,} tokens{less} in each of {len(text_ways)} ways against plain decoding, "
-            f"about {seconds / 60:.1f} minutes."
+            f"Texts: {min(what.tokens, fitting):,} tokens{less} in each of {len(text_ways)} ways against plain "
+            f"decoding, about {seconds / 60:.1f} minutes."
         )
     if law_ways:
         say(
-            f"Distributions: {draws:,} draws, or what time allows, at {places} places in each of {len(law_ways)} ways "
-            "against the target's."
+            f"Distributions: {what.draws:,} draws, or what time allows, at {what.places} places in each of "
+            f"{len(law_ways)} ways against the target's."
         )
-    say(f"Together at most {budget:g} minutes, about. Ctrl-C shows what there is so far.")
+    say(f"Together at most {what.budget:g} minutes, about. Ctrl-C shows what there is so far.")
 
 
 def _follow(label: str, n: int, work: Iterator[None]) -> None:

@@ -45,11 +45,11 @@ def check(
     from specdec_cli.models.gguf import read_model
     from specdec_cli.models.heads import described, needs_tokenizer, own_head, read_head, refuse_as_target
     from specdec_cli.models.tokenizer_check import compare
-    from specdec_cli.presets.resolve import resolve
+    from specdec_cli.presets.resolve import named_preset, resolve
     from specdec_cli.ui import check_report
     from specdec_cli.ui.terminal import Terminal
 
-    files = resolve(target, draft, quantize, find, say)
+    files = resolve(target, named_preset(target), draft, quantize, find, say)
     if not files.has_model:
         if files.head is not None:
             raise UsageError(

@@ -4,7 +4,7 @@ import json
 import os
 import shlex
 import sys
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -23,7 +23,10 @@ from specdec_cli.commands.draft_steps import (
     workshop,
     write,
 )
-from specdec_cli.commands.options import JsonOpt, find, layers, quantize, say
+from specdec_cli.commands.groups import takes_groups
+from specdec_cli.commands.options import SEED, JsonOpt, LogOpt, find, quantize, say, write_log
+from specdec_cli.commands.placement_options import PlacementOptions
+from specdec_cli.commands.sampling_options import SamplingOptions
 from specdec_cli.errors import DraftDoesNotPay, UsageError
 from specdec_cli.outputs import check_outputs
 from specdec_cli.signals import raise_on_sigterm
@@ -35,9 +38,8 @@ if TYPE_CHECKING:
     from specdec_cli.make_draft.candidates import Workshop, Worth
     from specdec_cli.make_draft.recipes import Recipe
     from specdec_cli.make_draft.search import Outcome
-    from specdec_cli.planning.plan import PairRequest
+    from specdec_cli.planning.request import PairRequest
 
-SEED = 1
 WORTH = 1.02
 """How much faster a trimmed draft must be expected to make the target, against the draft that it was made from."""
 
@@ -47,15 +49,13 @@ TokensOpt = Annotated[int, typer.Option("-n", min=8, help="Tokens of each answer
 PromptsOpt = Annotated[
     Path | None, typer.Option(help="Prompts to measure on, as in bench (without, one of each kind of text).")
 ]
-ThreadsOpt = Annotated[int | None, typer.Option(min=1, help="Threads of both models.")]
-NglOpt = Annotated[str, typer.Option(help="Layers of the target on the GPU: auto, all or a number.")]
-NglDraftOpt = Annotated[str, typer.Option(help="Layers of the draft on the GPU.")]
 KeepOpt = Annotated[bool, typer.Option("--keep-anyway", help="Write the best one even if it does not pay.")]
 
 draft_app = typer.Typer(help="Make a draft from a model itself, or an existing draft cheaper.", no_args_is_help=True)
 
 
 @draft_app.command()
+@takes_groups
 def make(
     model: Annotated[str, typer.Argument(help="A preset's name, or the path of the target's GGUF file.")],
     *,
@@ -63,11 +63,11 @@ def make(
     temp: TempOpt = None,
     n: TokensOpt = 64,
     prompts: PromptsOpt = None,
-    threads: ThreadsOpt = None,
-    ngl: NglOpt = "auto",
-    ngl_draft: NglDraftOpt = "auto",
     keep_anyway: KeepOpt = False,
+    sampling: SamplingOptions,
+    placement: PlacementOptions,
     as_json: JsonOpt = False,
+    log: LogOpt = None,
 ) -> None:
     """Make a draft from the target itself: lower number formats, a cheaper output matrix, fewer layers.
 
@@ -80,10 +80,12 @@ def make(
     from specdec_cli.llama.abort import AbortFlag
     from specdec_cli.make_draft.search import most_candidates, search, work_folder
     from specdec_cli.models.gguf import read_model
-    from specdec_cli.presets.resolve import resolve
+    from specdec_cli.presets.resolve import named_preset, resolve
 
-    files = resolve(model, "none", quantize, find, say)
-    request = _request(files.target, files.preset.sampling if files.preset else None, temp, threads, ngl, ngl_draft)
+    files = resolve(model, named_preset(model), "none", quantize, find, say)
+    check_outputs({"--log": log}, {"MODEL": files.target, "--prompts": prompts})
+    write_log(log, files.target)
+    request = _request(files.target, sampling.over(files.sampling, temp), sampling, placement)
     out = _out(out, files.target, "draft")
     headers = read_model(files.target)
     asked = _prompts(prompts)
@@ -113,6 +115,7 @@ def make(
 
 
 @draft_app.command()
+@takes_groups
 def trim(
     draft: Annotated[Path, typer.Argument(help="The draft's GGUF file.")],
     *,
@@ -123,11 +126,11 @@ def trim(
     temp: TempOpt = None,
     n: TokensOpt = 64,
     prompts: PromptsOpt = None,
-    threads: ThreadsOpt = None,
-    ngl: NglOpt = "auto",
-    ngl_draft: NglDraftOpt = "auto",
     keep_anyway: KeepOpt = False,
+    sampling: SamplingOptions,
+    placement: PlacementOptions,
     as_json: JsonOpt = False,
+    log: LogOpt = None,
 ) -> None:
     """Make a draft's output matrix cheaper: with a large vocabulary it is most of what a draft token costs.
 
@@ -135,15 +138,18 @@ def trim(
     """
     guard_terminal()
     raise_on_sigterm()
+    from specdec_cli.decode.sampling import SamplingParams
     from specdec_cli.llama.abort import AbortFlag
     from specdec_cli.make_draft.recipes import OUTPUT_FORMATS, Recipe, cheaper_outputs
     from specdec_cli.make_draft.search import trims, work_folder
     from specdec_cli.models.gguf import read_model
     from specdec_cli.models.heads import refuse_as_target
 
+    check_outputs({"--log": log}, {"DRAFT": draft, "--target": target, "--prompts": prompts})
+    write_log(log, draft, target)
     for file in (draft, target or draft):  # what cannot be a model is told before anything else
         refuse_as_target(read_model(file), file.name)
-    request = _request(target or draft, None, temp, threads, ngl, ngl_draft)
+    request = _request(target or draft, sampling.over(SamplingParams(), temp), sampling, placement)
     out = _out(out, draft, "trimmed")
     asked = _prompts(prompts)
     abort = AbortFlag()
@@ -181,24 +187,12 @@ def trim(
 
 
 def _request(
-    target: Path, sampling: "SamplingParams | None", temp: float | None, threads: int | None, ngl: str, ngl_draft: str
+    target: Path, params: "SamplingParams", sampling: SamplingOptions, placement: PlacementOptions
 ) -> "PairRequest":
-    from specdec_cli.decode.sampling import SamplingParams
-    from specdec_cli.planning.plan import PairRequest
+    from specdec_cli.planning.request import Drafting, PairRequest
 
-    sampling = sampling or SamplingParams()
-    return PairRequest(
-        target,
-        None,
-        "none",
-        k=1,
-        seed=SEED,
-        sampling=sampling if temp is None else replace(sampling, temperature=temp),
-        gpu_layers=layers(ngl, "--ngl"),
-        gpu_layers_draft=layers(ngl_draft, "--ngl-draft"),
-        threads=threads,
-        force=True,
-    )
+    drafting = Drafting("none", k=1, force=True)
+    return PairRequest(target, drafting, sampling.asked(params, seed=SEED), placement.asked())
 
 
 def _out(out: Path | None, source: Path, what: str) -> Path:

@@ -10,7 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from specdec_cli.commands.bench import as_tasks
 from specdec_cli.commands.options import say
 from specdec_cli.errors import DraftDoesNotPay, HeldByAnother, Interrupted, ModelError, TextDiffers, UsageError
 
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     from specdec_cli.make_draft.candidates import Figures, Text, Workshop
     from specdec_cli.make_draft.recipes import Recipe
     from specdec_cli.make_draft.search import Outcome
-    from specdec_cli.planning.plan import PairRequest
+    from specdec_cli.planning.request import PairRequest
 
 HOPELESS = 0.8
 """An expected speed over plain decoding below which nothing is run to see."""
@@ -35,12 +34,18 @@ def workshop(
     from specdec_cli.planning.machine import usable_cores
 
     def figures(path: Path) -> "Figures":
-        return measure(replace(request, draft=path), shop.journal.texts, abort)
+        return measure(_drafting_with(path, request), shop.journal.texts, abort)
 
     tensors = [tensor for header in read_model(source) for tensor in header.tensors]
     judge = beside_itself if alone else expected
-    shop = Workshop(source, tensors, folder, figures, judge, threads=request.threads or usable_cores(), abort=abort)
+    shop = Workshop(
+        source, tensors, folder, figures, judge, threads=request.placement.threads or usable_cores(), abort=abort
+    )
     return shop
+
+
+def _drafting_with(draft: Path, request: "PairRequest") -> "PairRequest":
+    return replace(request, drafting=replace(request.drafting, draft=draft))
 
 
 def sizes_of(source: Path) -> dict[str, int]:
@@ -71,6 +76,7 @@ def read_texts(
     from time import perf_counter
 
     from specdec_cli.bench.measure import Bench
+    from specdec_cli.bench.tasks import as_tasks
     from specdec_cli.generation.pair import open_pair
     from specdec_cli.make_draft.search import answers, seen_angles
     from specdec_cli.ui.steps import Steps
@@ -83,10 +89,10 @@ def read_texts(
                 f"The memory of {request.target.name} cannot be taken back (a recurrent or hybrid model).",
                 hint="No draft helps it here.",
             )
-        tasks = as_tasks(pair, prompts, n)
-        measuring = Bench(pair, request.sampling, n, perf_counter)
+        tasks = as_tasks(pair, prompts, n, say)
+        measuring = Bench(pair, request.sampling.params, n, perf_counter)
         with Steps(len(tasks), "the target's own texts", Terminal(sys.stderr, os.environ), say) as steps:
-            for text in answers(measuring, tasks, request.sampling.temperature):
+            for text in answers(measuring, tasks, request.sampling.params.temperature):
                 texts.append(text)
                 steps.step()
         if not texts:
@@ -136,7 +142,7 @@ def measured(shop: "Workshop", request: "PairRequest", recipe: "Recipe", n: int,
     from specdec_cli.ui.terminal import Terminal
 
     texts = shop.journal.texts
-    request = replace(request, draft=shop.make(recipe))
+    request = _drafting_with(shop.make(recipe), request)
     with Steps(3 * len(texts), f"{recipe} beside plain decoding", Terminal(sys.stderr, os.environ), say) as steps:
         cells = run_beside_plain(request, texts, worth.k, n, abort, steps.step)
     if any(cell.worst.verdict == "bug" for cell in cells):
@@ -153,7 +159,7 @@ def write(
     """The best candidate for good; what it was made with is not needed any more."""
     from specdec_cli.make_draft.search import metadata, write_draft
 
-    about = metadata(shop, recipe, speedup, request.sampling.temperature)
+    about = metadata(shop, recipe, speedup, request.sampling.params.temperature)
     write_draft(shop.make(recipe), out, about, abort=abort)
     shop.clear()
 

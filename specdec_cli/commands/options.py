@@ -6,18 +6,26 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
 from specdec_cli.errors import Interrupted, UsageError
+from specdec_cli.outputs import open_output
 from specdec_cli.settings import AUTO
 from specdec_cli.ui.clean import printable
 
 if TYPE_CHECKING:
     from specdec_cli.presets.schema import HubFile
 
+T = TypeVar("T")
+
+SEED = 1
+"""Of runs that are compared with each other, unless the user gives one."""
+
 JsonOpt = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout and nothing else there.")]
+
+LogOpt = Annotated[Path | None, typer.Option(help="Write llama.cpp's log to this file.", rich_help_panel="Output")]
 
 
 def in_panel(name: str) -> Callable[..., Any]:
@@ -79,6 +87,23 @@ def bytes_in(text: str | None, option: str) -> int | None:
     if not found or (not found[2] and float(found[1]) != 0):
         raise UsageError(f"{option} cannot be {text!r}.", hint="Give a size such as 8G or 512M.")
     return int(float(found[1]) * 1024 ** " KMGT".index(found[2].upper() or " "))
+
+
+def first(*values: T | None) -> T:
+    """The first value that is given."""
+    return next(value for value in values if value is not None)
+
+
+def write_log(log: Path | None, *models: Path | None) -> None:
+    """llama.cpp's log goes to this file from here on. Raises UsageError.
+
+    It tells how models are loaded: without a file of theirs, the last log stays as it is.
+    """
+    if log is None or not all(path is None or path.exists() for path in models):
+        return
+    from specdec_cli.llama.log import log as llama_log
+
+    llama_log.write_to(open_output(log))
 
 
 def words(text: str | None) -> list[str]:

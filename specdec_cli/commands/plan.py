@@ -45,7 +45,8 @@ def plan(
     from specdec_cli.errors import NoNetwork, NotHere, OutOfMemory, ProxyFailed
     from specdec_cli.models.heads import described, own_head, own_part, read_head, refuse_as_target
     from specdec_cli.planning.placement import changes, place
-    from specdec_cli.planning.plan import PairRequest, size_up
+    from specdec_cli.planning.plan import size_up
+    from specdec_cli.planning.request import Drafting, PairRequest, Placement
     from specdec_cli.settings import LONGEST_AUTO
 
     fixed_k = draft_length(k)
@@ -66,16 +67,8 @@ def plan(
         return
     request = PairRequest(
         Path(target.examined.name),
-        None,
-        "model",
-        k=LONGEST_AUTO if fixed_k is None else fixed_k,
-        auto=fixed_k is None,
-        seed=0,
-        n_ctx=ctx,
-        n_ctx_draft=ctx_draft,
-        cache_type=kv,
-        cache_type_draft=kv_draft,
-        n_batch=batch,
+        Drafting("model", LONGEST_AUTO if fixed_k is None else fixed_k, auto=fixed_k is None),
+        placement=Placement(n_ctx=ctx, n_ctx_draft=ctx_draft, cache_type=kv, cache_type_draft=kv_draft, n_batch=batch),
     )
     examined, head = target.examined, None
     refuse_as_target(examined.headers, examined.name)

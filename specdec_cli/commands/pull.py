@@ -170,16 +170,14 @@ def _result(name: str | None, models: "tuple[Located, ...]", paths: "list[Path]"
     return {"name": name, "files": files}
 
 
-def offer_to_pull(model: str, draft: str | None) -> None:
+def offer_to_pull(preset: "Preset", draft: str | None) -> None:
     """Ask whether to fetch what a preset lacks, if there is somebody to ask. Does nothing else."""
     from dataclasses import replace
 
-    from specdec_cli.presets.resolve import looks_like_path
-    from specdec_cli.presets.schema import hub_files, load_preset
+    from specdec_cli.presets.schema import hub_files
 
-    if looks_like_path(model) or not (sys.stdin.isatty() and sys.stderr.isatty()):
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
         return
-    preset = load_preset(model)
     if draft is not None:  # the user brings another
         preset = replace(preset, draft=None)
     missing = [file for file in hub_files(preset) if find(file) is None]

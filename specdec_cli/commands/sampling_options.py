@@ -1,65 +1,140 @@
-"""Options about the law of the text: the rarer samplers, grammars, and the rule of verification."""
+"""How tokens are chosen: samplers and grammars, in groups that commands share."""
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
-
-import typer
+from typing import TYPE_CHECKING, Annotated
 
 from specdec_cli.commands.options import in_panel
 from specdec_cli.errors import UsageError
+from specdec_cli.outputs import ByOption
 from specdec_cli.structured.source import GrammarSource
 
-_more = in_panel("More samplers (off unless given), in llama.cpp's order")
-_rule = in_panel("Rule")
+if TYPE_CHECKING:
+    from specdec_cli.decode.sampling import SamplingParams
+    from specdec_cli.planning.request import Sampling
 
-LogitBiasOpt = Annotated[
-    list[str] | None, _more(help="Add to a token's logit: ID+BIAS or ID-BIAS, such as 15043-1; may be repeated.")
-]
-BanOpt = Annotated[list[int] | None, _more("--ban", min=0, help="Never write this token id; may be repeated.")]
-IgnoreEosOpt = Annotated[bool, _more("--ignore-eos", help="Never write an end token.")]
-RepeatPenaltyOpt = Annotated[float | None, _more(help="Divide logits of tokens said before (1).")]
-FrequencyPenaltyOpt = Annotated[float | None, _more(help="Take off this for each time said before (0).")]
-PresencePenaltyOpt = Annotated[float | None, _more(help="Take off this if said before (0).")]
-RepeatLastNOpt = Annotated[int | None, _more(help="Tokens that the penalties look back on (64).")]
-DryMultiplierOpt = Annotated[float | None, _more(help="DRY: strength against repeated passages (0).")]
-DryBaseOpt = Annotated[float | None, _more(help="DRY: growth with a passage's length (1.75).")]
-DryAllowedLengthOpt = Annotated[int | None, _more(help="DRY: passages this long cost nothing yet (2).")]
-DryLastNOpt = Annotated[int | None, _more("--dry-penalty-last-n", help="DRY: tokens to look back on (64).")]
-DryBreakerOpt = Annotated[
-    list[str] | None,
-    _more("--dry-sequence-breaker", help='DRY: ends a passage; may be repeated (newline : " *); none for no breakers.'),
-]
-TopNSigmaOpt = Annotated[float | None, _more(help="Keep logits within n deviations of the highest (0).")]
-TypicalOpt = Annotated[float | None, _more(help="Keep the tokens of most typical surprise that make up p (1).")]
+_sampling = in_panel("Sampling (llama.cpp's defaults, unless a preset sets its own)")
+_more = in_panel("More samplers (off unless given), in llama.cpp's order")
 _structured = in_panel("Structured output (one of them)")
 
-JsonSchemaOpt = Annotated[Path | None, _structured(help="Write JSON that is valid by the JSON Schema in this file.")]
-RegexOpt = Annotated[str | None, _structured(help="Write a text that this regular expression matches as a whole.")]
-LarkOpt = Annotated[Path | None, _structured(help="Keep to the Lark grammar in this file (llguidance's dialect).")]
-GrammarOpt = Annotated[Path | None, _structured(help="Keep to the GBNF grammar in this file.")]
-LogprobsOpt = Annotated[
-    int | None,
-    typer.Option(
-        min=0,
-        help="Log-probabilities of each token and of the N likeliest, in --json or --jsonl.",
-        rich_help_panel="Output",
-    ),
-]
-VerifyOpt = Annotated[
-    Literal["coupled", "rejection", "block"],
-    _rule(help="coupled: the text of plain decoding. rejection, block: its distribution, more accepted at times."),
-]
-StrictOpt = Annotated[
-    bool,
-    _rule(
-        "--strict", help="Draft only as long as passes give the numbers of single tokens; else decide near ties alone."
-    ),
-]
+TempOpt = Annotated[float | None, _sampling(help="Temperature (0.8); 0 is greedy.")]
+"""Beside the group: some commands take several."""
 
 
-def biases(texts: Sequence[str]) -> tuple[tuple[int, float], ...]:
+@dataclass(frozen=True, slots=True)
+class SamplingOptions:
+    """All but the temperature. None: as the preset has it, or else llama.cpp."""
+
+    top_k: Annotated[int | None, _sampling(help="Keep the k likeliest tokens (40); 0 is off.")] = None
+    top_p: Annotated[float | None, _sampling(help="Keep the likeliest tokens that sum to p (0.95); 1 is off.")] = None
+    min_p: Annotated[
+        float | None, _sampling(help="Drop tokens below this share of the likeliest (0.05); 0 is off.")
+    ] = None
+    seed: Annotated[
+        int | None,
+        _sampling(
+            min=0, max=2**64 - 1, help="Same seed, same text, whichever drafter (random; 1 where runs are compared)."
+        ),
+    ] = None
+    logit_bias: Annotated[
+        list[str] | None, _more(help="Add to a token's logit: ID+BIAS or ID-BIAS, such as 15043-1; may be repeated.")
+    ] = None
+    ban: Annotated[list[int] | None, _more("--ban", min=0, help="Never write this token id; may be repeated.")] = None
+    ignore_eos: Annotated[bool, _more("--ignore-eos", help="Never write an end token.")] = False
+    repeat_penalty: Annotated[float | None, _more(help="Divide logits of tokens in the text before (1).")] = None
+    frequency_penalty: Annotated[
+        float | None, _more(help="Subtract this for each time a token is in the text before (0).")
+    ] = None
+    presence_penalty: Annotated[float | None, _more(help="Subtract this if a token is in the text before (0).")] = None
+    repeat_last_n: Annotated[int | None, _more(help="Tokens that the penalties look back on (64).")] = None
+    dry_multiplier: Annotated[float | None, _more(help="DRY: strength against repeated passages (0).")] = None
+    dry_base: Annotated[float | None, _more(help="DRY: growth with a passage's length (1.75).")] = None
+    dry_allowed_length: Annotated[int | None, _more(help="DRY: passages up to this length cost nothing (2).")] = None
+    dry_last_n: Annotated[int | None, _more("--dry-penalty-last-n", help="DRY: tokens to look back on (64).")] = None
+    dry_breaker: Annotated[
+        list[str] | None,
+        _more(
+            "--dry-sequence-breaker",
+            help='DRY: ends a passage; may be repeated (newline : " *); none for no breakers.',
+        ),
+    ] = None
+    top_n_sigma: Annotated[float | None, _more(help="Keep logits within n deviations of the highest (0).")] = None
+    typical: Annotated[float | None, _more(help="Keep the tokens of most typical surprise that sum to p (1).")] = None
+
+    def over(self, base: "SamplingParams", temperature: float | None = None) -> "SamplingParams":
+        """The samplers: what was given over `base`."""
+        given = {
+            "temperature": temperature,
+            "top_k": self.top_k,
+            "top_p": self.top_p,
+            "min_p": self.min_p,
+            "typical": self.typical,
+            "top_n_sigma": self.top_n_sigma,
+            "repeat_penalty": self.repeat_penalty,
+            "frequency_penalty": self.frequency_penalty,
+            "presence_penalty": self.presence_penalty,
+            "repeat_last_n": self.repeat_last_n,
+            "dry_multiplier": self.dry_multiplier,
+            "dry_base": self.dry_base,
+            "dry_allowed_length": self.dry_allowed_length,
+            "dry_last_n": self.dry_last_n,
+        }
+        return replace(base, **{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
+
+    def asked(self, params: "SamplingParams", *, seed: int, grammar: GrammarSource | None = None) -> "Sampling":
+        """With these samplers; `seed` is for who gives none. Raises UsageError."""
+        from specdec_cli.planning.request import Sampling
+
+        sampling = Sampling(
+            params,
+            seed=seed if self.seed is None else self.seed,
+            ignore_end=self.ignore_eos,
+            banned=tuple(self.ban or ()),
+            bias=_biases(self.logit_bias or ()),
+            grammar=grammar,
+        )
+        return sampling if self.dry_breaker is None else replace(sampling, dry_breakers=_breakers(self.dry_breaker))
+
+
+@dataclass(frozen=True, slots=True)
+class GrammarOptions:
+    """What the text has to keep to: one of these."""
+
+    json_schema: Annotated[
+        Path | None, _structured(help="Write JSON that is valid by the JSON Schema in this file.")
+    ] = None
+    regex: Annotated[str | None, _structured(help="Write a text that this regular expression matches as a whole.")] = (
+        None
+    )
+    lark: Annotated[Path | None, _structured(help="Keep to the Lark grammar in this file (llguidance's dialect).")] = (
+        None
+    )
+    grammar: Annotated[Path | None, _structured(help="Keep to the GBNF grammar in this file.")] = None
+
+    @property
+    def reads(self) -> ByOption:
+        return {"--json-schema": self.json_schema, "--lark": self.lark, "--grammar": self.grammar}
+
+    def source(self) -> GrammarSource | None:
+        """What the text is to keep to, if anything. Raises UsageError."""
+        given = [one for one in (self.json_schema, self.regex, self.lark, self.grammar) if one is not None]
+        if len(given) > 1:
+            raise UsageError(
+                "A text keeps to one grammar, and more were given.",
+                hint="Leave out all but one of --json-schema, --regex, --lark and --grammar.",
+            )
+        if self.json_schema is not None:
+            return GrammarSource("json-schema", _read(self.json_schema, "--json-schema"))
+        if self.regex is not None:
+            return GrammarSource("regex", self.regex)
+        if self.lark is not None:
+            return GrammarSource("lark", _read(self.lark, "--lark"))
+        return GrammarSource("gbnf", _read(self.grammar, "--grammar")) if self.grammar is not None else None
+
+
+def _biases(texts: Sequence[str]) -> tuple[tuple[int, float], ...]:
     """(token, bias) of each text such as 15043-1. Raises UsageError."""
     return tuple(_bias(text) for text in texts)
 
@@ -70,32 +145,11 @@ def _bias(text: str) -> tuple[int, float]:
     raise UsageError(f"--logit-bias cannot be {text!r}.", hint="Give ID+BIAS or ID-BIAS; --ban ID forbids a token.")
 
 
-def breakers(texts: Sequence[str] | None) -> dict[str, Any]:
-    """The field of a request if breakers were given, newlines and the like spelt as escapes."""
-    if texts is None:
-        return {}
+def _breakers(texts: Sequence[str]) -> tuple[str, ...]:
+    """With newlines and the like spelt as escapes."""
     if list(texts) == ["none"]:
-        return {"dry_breakers": ()}
-    return {"dry_breakers": tuple(text.replace("\\n", "\n").replace("\\t", "\t") for text in texts)}
-
-
-def grammar_source(
-    *, json_schema: Path | None, regex: str | None, lark: Path | None, grammar: Path | None
-) -> GrammarSource | None:
-    """What the text is to keep to, if anything. Raises UsageError."""
-    given = [option for option in (json_schema, regex, lark, grammar) if option is not None]
-    if len(given) > 1:
-        raise UsageError(
-            "A text keeps to one grammar, and more were given.",
-            hint="Leave out all but one of --json-schema, --regex, --lark and --grammar.",
-        )
-    if json_schema is not None:
-        return GrammarSource("json-schema", _read(json_schema, "--json-schema"))
-    if regex is not None:
-        return GrammarSource("regex", regex)
-    if lark is not None:
-        return GrammarSource("lark", _read(lark, "--lark"))
-    return GrammarSource("gbnf", _read(grammar, "--grammar")) if grammar is not None else None
+        return ()
+    return tuple(text.replace("\\n", "\n").replace("\\t", "\t") for text in texts)
 
 
 def _read(path: Path, option: str) -> str:

@@ -3,7 +3,7 @@
 import shlex
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from specdec_cli.bench.tune import Memory
     from specdec_cli.decode.sampling import SamplingParams
     from specdec_cli.generation.pair import Pair
-    from specdec_cli.lengths.profile import Profile
     from specdec_cli.llama.abort import AbortFlag
+    from specdec_cli.planning.profile import Profile
     from specdec_cli.presets.resolve import Resolved
 
 MEASURED_SHARE = 0.7
@@ -42,7 +42,7 @@ def fastest(tuning: Tuning, measuring: "Bench", tasks: "Sequence[Task]", results
     """The best setting measured, plain decoding where none pays, with the threads and caches it likes best."""
     from specdec_cli.bench.measure import plain_like
     from specdec_cli.bench.report import PAYS
-    from specdec_cli.lengths.profile import Profile
+    from specdec_cli.planning.profile import Profile
 
     setting, speedup = results.best()
     if speedup < PAYS:
@@ -103,7 +103,7 @@ def _memory(tuning: Tuning, tasks: "Sequence[Task]", setting: "Setting", threads
 
 def keep(profile: "Profile", files: "Resolved", model: str, draft: str | None) -> None:
     """Print how to ask for it, and store it. Raises UsageError."""
-    from specdec_cli.lengths.profile import key_for, save_profile
+    from specdec_cli.planning.profile import key_for, save_profile
 
     given = f" --draft {shlex.quote(draft)}" if draft is not None else ""
     print(f"\nFastest: specdec run {shlex.quote(model)}{_options(profile, given)}")
@@ -136,7 +136,7 @@ def _options(profile: "Profile", given: str) -> str:
 
 def profile_of(files: "Resolved") -> "Profile | None":
     """What bench --tune found for this pair, said to the user."""
-    from specdec_cli.lengths.profile import key_for, load_profile
+    from specdec_cli.planning.profile import key_for, load_profile
 
     try:
         profile = load_profile(key_for(files.target, files.draft or files.head))
@@ -164,15 +164,3 @@ def _fits(profile: "Profile", files: "Resolved") -> bool:
         return wanted == {"mtp"} and bool(own_head(read_model(files.target), files.target.name))
     except SpecdecError:
         return False
-
-
-def as_tuned(files: "Resolved", profile: "Profile", look_up: bool) -> "Resolved":
-    """A draft model, or heads, that do not pay are not loaded."""
-    from specdec_cli.presets.resolve import DRAFTER_NAMES
-
-    who = profile.drafter if look_up else profile.drafter.removeprefix("ngram+")
-    if who == "ngram" and not look_up:
-        return files
-    if who not in DRAFTER_NAMES:
-        return replace(files, drafter=who)
-    return replace(files, drafter=who, draft=None, head=None)

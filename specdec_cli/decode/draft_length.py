@@ -4,6 +4,9 @@ from typing import Protocol
 
 from specdec_cli.decode.types import Draft, Round, to_the_end
 
+GIVE_UP_AFTER = 16
+"""Drafts in a row without an accepted token after which a fixed length drafts no more."""
+
 
 class DraftLength(Protocol):
     """Chooses k from what past rounds showed."""
@@ -35,7 +38,7 @@ class DraftLength(Protocol):
 class FixedLength:
     """Always `k`, until `give_up_after` drafts in a row had not one token accepted."""
 
-    def __init__(self, k: int, *, give_up_after: int = 16) -> None:
+    def __init__(self, k: int, *, give_up_after: int = GIVE_UP_AFTER) -> None:
         self.off_reason: str | None = "-k 0" if k == 0 else None
         self._k = k
         self._give_up_after = give_up_after

@@ -31,7 +31,7 @@ def run_document(pair: Pair, written: Written, settings: Mapping[str, Any]) -> d
         "models": {
             "target": _model(pair.target),
             "draft": _model(pair.draft) if pair.draft is not None else None,
-            "drafter": pair.drafter.name,
+            "drafter": pair.decoding.drafter.name,
             "tokenizers": pair.tokenizers,
         },
         "strict": _strict(pair),
@@ -56,9 +56,9 @@ def _token(pair: Pair, token: int, logprob: float) -> dict[str, Any]:
 
 
 def _strict(pair: Pair) -> dict[str, Any] | None:
-    if pair.strict is None:
+    strict = pair.decoding.strict
+    if strict is None:
         return None
-    strict = pair.strict
     return {"longest_draft": strict.longest, "width_noise": strict.noise, "settled": strict.n_settled}
 
 

@@ -1,14 +1,16 @@
-"""Opening a target and its draft as planned: sessions, the rule, the drafter."""
+"""Opening a target and its draft as planned, and generating with them: sessions, the rule, the drafter."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from specdec_cli.decode.coupled import Rule
+from specdec_cli.decode.draft_length import GIVE_UP_AFTER, DraftLength, FixedLength
+from specdec_cli.decode.engine import generate
 from specdec_cli.decode.strict import Strict
-from specdec_cli.decode.types import Drafter
+from specdec_cli.decode.types import Drafter, Round
 from specdec_cli.drafters import COPYING, DrafterParts, make_drafter, sources
 from specdec_cli.drafters.lookahead import LookaheadDrafter
 from specdec_cli.drafters.medusa.heads import Heads, TargetShape, read_heads
@@ -20,7 +22,6 @@ from specdec_cli.errors import NoGpu, UsageError
 from specdec_cli.generation.rules import check_rule, make_rule, make_strict
 from specdec_cli.lengths.auto import AutoLength
 from specdec_cli.lengths.learned import Learned, LearnedKey, learning
-from specdec_cli.lengths.profile import key_for, named
 from specdec_cli.lengths.rewind_cost import CERTAIN, rewind_cost
 from specdec_cli.llama.abort import AbortFlag
 from specdec_cli.llama.devices import add_rpc_server, gpu_devices
@@ -30,9 +31,11 @@ from specdec_cli.llama.model import LlamaModel
 from specdec_cli.llama.session import LlamaSession
 from specdec_cli.llama.weights import output_matrix
 from specdec_cli.models.memory import ModelFacts
-from specdec_cli.planning.plan import PairRequest, Plan, Say, make_plan
+from specdec_cli.planning.plan import Plan, Say, make_plan
+from specdec_cli.planning.profile import key_for, named
+from specdec_cli.planning.request import Drafting, PairRequest, Placement
 from specdec_cli.planning.trials import try_files
-from specdec_cli.settings import LONGEST_AUTO, ContextSettings, ModelSettings
+from specdec_cli.settings import AUTO, LONGEST_AUTO, ContextSettings, Length, ModelSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,25 +59,70 @@ class OpenHead:
 
 
 @dataclass(frozen=True, slots=True)
+class Decoding:
+    """One way to decode with an open pair. Its parts learn from text to text."""
+
+    drafter: Drafter
+    length: DraftLength
+    rule: Rule
+    strict: Strict | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Pair:
-    """Everything that generating needs. `tokenizers` is the check's verdict, None without a draft; `heads` are Medusa's
-    for the target; `held_back` says why these models' memories forbid drafting; texts that `store` is told to keep are
-    saved when the pair is closed. `learned` is known of the pair where draft lengths are chosen by cost, and `auto`
-    chooses them for `drafter`.
+    """Everything that generating needs. `decoding` is what was asked for.
+
+    `tokenizers` is the check's verdict, None without a draft; `heads` are Medusa's for the target; `held_back` says why
+    these models' memories forbid drafting; texts that `store` is told to keep are saved when the pair is closed.
+    `learned` is known of the pair where draft lengths are chosen by cost.
     """
 
     target: OpenModel
     draft: OpenModel | OpenHead | None
-    drafter: Drafter
-    rule: Rule
+    decoding: Decoding
     end_tokens: frozenset[int]
     tokenizers: str | None
-    strict: Strict | None = None
     heads: Heads | None = None
     held_back: str | None = None
     store: NgramStore | None = None
     learned: Learned | None = None
-    auto: AutoLength | None = None
+
+    @property
+    def rule(self) -> Rule:
+        return self.decoding.rule
+
+    @property
+    def auto(self) -> AutoLength | None:
+        """Chooses draft lengths by cost, where that was asked for and something is drafted."""
+        return self.decoding.length if isinstance(self.decoding.length, AutoLength) else None
+
+    def rounds(
+        self,
+        prompt: Sequence[int],
+        decoding: Decoding | None = None,
+        *,
+        max_tokens: int | None,
+        clock: Callable[[], float],
+        ends: Callable[[int], bool] | None = None,
+        n_logprobs: int | None = None,
+    ) -> Iterator[Round]:
+        """Answer a prompt, as asked when the pair was opened or by another `decoding`: the engine's rounds.
+
+        `ends` says whether the text ends with a token; without it, end tokens do.
+        """
+        way = decoding or self.decoding
+        return generate(
+            self.target.session,
+            way.drafter,
+            way.length,
+            way.rule,
+            prompt,
+            max_tokens=max_tokens,
+            ends=ends or self.end_tokens.__contains__,
+            clock=clock,
+            n_logprobs=n_logprobs,
+            strict=way.strict,
+        )
 
 
 @contextmanager
@@ -84,33 +132,39 @@ def open_pair(request: PairRequest, *, say: Say, abort: AbortFlag) -> Iterator[P
     Raises ModelError, OutOfMemory, VocabularyMismatch, NoGpu, UsageError, Interrupted.
     """
     check_rule(request)
-    if request.ngram_store is not None and not COPYING.intersection(sources(request.drafter)):
+    drafting, placement = request.drafting, request.placement
+    if drafting.ngram_store is not None and not COPYING.intersection(sources(drafting.drafter)):
         raise UsageError(
-            "--ngram-store is for drafts that are copied.",
+            "--ngram-store is for drafts copied from text.",
             hint="Add --draft ngram, or leave out -k and --no-ngram with a draft model.",
         )
-    for endpoint in request.rpc:
+    for endpoint in placement.rpc:
         add_rpc_server(endpoint)
     try_files(request, abort)
     plan = make_plan(request, say)
     with ExitStack() as stack:
         target = _open(plan.target, plan.target_facts, plan.target_context, abort, stack)
         draft = _open_draft(plan, target, abort, stack)
-        _check_offload(request, target, say)
+        _check_offload(placement, target, say)
         rule = make_rule(request, target.model, plan.n_shared, target.context.max_rows, say, stack)
-        end_tokens = target.model.end_tokens
-        held_back = _held_back(request, target, draft, say)
-        strict, store = make_strict(request, rule), _open_store(request, target.model, say, stack)
-        heads = _heads(request.head, target, plan.n_shared) if request.head is not None else None
-        opened = Pair(target, draft, NoDrafter(), rule, end_tokens, plan.tokenizers, strict, heads, held_back, store)
-        if request.auto and held_back is None:
-            opened = replace(opened, learned=stack.enter_context(_learned(opened, plan, request.head)))
+        held_back = _held_back(drafting, target, draft, say)
+        opened = Pair(
+            target,
+            draft,
+            plain_decoding(rule),
+            target.model.end_tokens,
+            plan.tokenizers,
+            _heads(drafting.head, target, plan.n_shared) if drafting.head is not None else None,
+            held_back,
+            _open_store(drafting.ngram_store, target.model, say, stack),
+        )
+        if drafting.auto and held_back is None:
+            opened = replace(opened, learned=stack.enter_context(_learned(opened, plan, drafting.head)))
             for one in (target, draft):  # what was read to measure is no prompt
                 if isinstance(one, OpenModel):
                     one.session.forget()
-        auto = auto_length(opened, request.drafter)
-        drafter = drafter_for(opened, request.drafter, rule, request.p_min, auto)
-        yield replace(opened, drafter=drafter, auto=None if isinstance(drafter, NoDrafter) else auto)
+        decoding = decoding_for(opened, drafting.drafter, AUTO if drafting.auto else drafting.k, rule, drafting.p_min)
+        yield replace(opened, decoding=replace(decoding, strict=make_strict(request, rule)))
 
 
 def _learned(pair: Pair, plan: Plan, heads: Path | None) -> AbstractContextManager[Learned]:
@@ -132,10 +186,29 @@ def _learned(pair: Pair, plan: Plan, heads: Path | None) -> AbstractContextManag
     )
 
 
-def auto_length(pair: Pair, drafter: str) -> AutoLength | None:
-    """Lengths by cost for a drafter of this name; None where nothing was learned of the pair."""
+def plain_decoding(rule: Rule) -> Decoding:
+    """Decoding without drafts."""
+    return Decoding(NoDrafter(), FixedLength(0), rule)
+
+
+def decoding_for(
+    pair: Pair, drafter: str, k: Length, rule: Rule, p_min: float = 0.0, *, give_up_after: int = GIVE_UP_AFTER
+) -> Decoding:
+    """Drafts of `k` tokens by the drafter of this name, given up after so many in a row without an accepted token.
+
+    Raises UsageError for a drafter that lacks something, ValueError for "auto" where the pair was opened without.
+    """
+    auto = _auto_length(pair, drafter) if k == AUTO and pair.held_back is None else None
+    found = drafter_for(pair, drafter, rule, p_min, auto)
+    if auto is not None and not isinstance(found, NoDrafter):
+        return Decoding(found, auto, rule)
+    return Decoding(found, FixedLength(LONGEST_AUTO if k == AUTO else k, give_up_after=give_up_after), rule)
+
+
+def _auto_length(pair: Pair, drafter: str) -> AutoLength:
+    """Lengths by cost for a drafter of this name."""
     if pair.learned is None:
-        return None
+        raise ValueError("the pair was opened without `auto`, so nothing is known that lengths could be chosen by")
     return AutoLength(pair.learned, longest=_longest_auto(pair), sources=sources(own_name(drafter, pair.draft)))
 
 
@@ -158,13 +231,13 @@ def reopened(pair: Pair, target: ContextSettings, draft: ContextSettings | None,
         yield replace(pair, target=both[0], draft=both[1])
 
 
-def _check_offload(request: PairRequest, target: OpenModel, say: Say) -> None:
+def _check_offload(placement: Placement, target: OpenModel, say: Say) -> None:
     """What llama.cpp really did, not what it was asked for."""
     if target.model.layers_on_gpu[0] > 0:
         return
-    if request.require_gpu:
+    if placement.require_gpu:
         raise NoGpu("No layer of the target went to a GPU.", hint="Give --ngl a number, or free GPU memory.")
-    if request.gpu_layers not in ("auto", "0") and gpu_devices() and not request.devices:
+    if placement.gpu_layers not in ("auto", "0") and gpu_devices() and not placement.devices:
         say("No layer of the target went to a GPU, although --ngl asked for it.")
 
 
@@ -193,37 +266,37 @@ def _open_draft(plan: Plan, target: OpenModel, abort: AbortFlag, stack: ExitStac
     return OpenHead(model, head, plan.draft_facts, plan.draft_context)
 
 
-def _open_store(request: PairRequest, model: LlamaModel, say: Say, stack: ExitStack) -> NgramStore | None:
-    if request.ngram_store is None:
+def _open_store(path: Path | None, model: LlamaModel, say: Say, stack: ExitStack) -> NgramStore | None:
+    if path is None:
         return None
-    file = StoreFile(request.ngram_store, fingerprint(model), say, n_vocab=model.n_vocab)
+    file = StoreFile(path, fingerprint(model), say, n_vocab=model.n_vocab)
     store = file.load()
     stack.callback(file.save, store)
     return store
 
 
-def _held_back(request: PairRequest, target: OpenModel, draft: OpenModel | OpenHead | None, say: Say) -> str | None:
+def _held_back(drafting: Drafting, target: OpenModel, draft: OpenModel | OpenHead | None, say: Say) -> str | None:
     """Why nothing can be drafted with these memories, None if something can; notes tell how recurrent ones go back."""
-    if request.k == 0:
+    if drafting.k == 0:
         return None
     for which, opened in (("target", target), ("draft", draft)):
         if opened is not None and not opened.session.can_rewind:
             return f"the {which}'s memory cannot be taken back (a recurrent or hybrid model)"
-    if request.drafter == "none":  # or several, which are measured anyhow
+    if drafting.drafter == "none":  # or several, which are measured anyhow
         return None
     if isinstance(draft, OpenModel) and draft.session.rewind.name == "checkpoints":
         say("The draft has recurrent layers: rejected tokens are taken back by checkpoints of their state.")
-    return _costs_too_much(request, target, say)
+    return _costs_too_much(drafting, target, say)
 
 
-def _costs_too_much(request: PairRequest, target: OpenModel, say: Say) -> str | None:
+def _costs_too_much(drafting: Drafting, target: OpenModel, say: Say) -> str | None:
     """Measured where a rejection costs a target something, that is, where it only goes back to checkpoints."""
     session = target.session
     if session.rewind.name == "snapshots":
         say("The target has recurrent layers: rejected tokens are taken back by snapshots of their state.")
     if session.rewind.name != "checkpoints":
         return None
-    cost = rewind_cost(session, request.k, time.perf_counter)
+    cost = rewind_cost(session, drafting.k, time.perf_counter)
     if cost is not None and cost.speedup(CERTAIN) < 1:
         return f"going back to checkpoints costs this target more than drafts can save: {cost}"
     say(

@@ -4,8 +4,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from specdec_cli.decode.draft_length import FixedLength
-from specdec_cli.decode.engine import generate
 from specdec_cli.decode.stats import RunStats
 from specdec_cli.decode.text_stream import Reply
 from specdec_cli.generation.answer import Answer, follow
@@ -39,7 +37,6 @@ class Writer:
     def __init__(
         self,
         pair: Pair,
-        k: int,
         limits: Limits,
         *,
         open_view: Callable[[Header], View],
@@ -49,7 +46,6 @@ class Writer:
         n_logprobs: int | None = None,
     ) -> None:
         self._pair = pair
-        self._k = k
         self._limits = limits
         self._open_view = open_view
         self._trace = trace
@@ -76,20 +72,14 @@ class Writer:
         reply = Reply(pair.target.model.token_bytes, end_tokens=pair.end_tokens, stop_strings=self._limits.stop_strings)
         header = describe(pair, len(prompt))
         self._trace.start(header, prompt, self._settings)
-        rounds = generate(
-            pair.target.session,
-            pair.drafter,
-            pair.auto or FixedLength(self._k),
-            pair.rule,
+        rounds = pair.rounds(
             prompt,
             max_tokens=self._limits.max_tokens,
-            ends=pair.end_tokens.__contains__,
             clock=self._clock,
             n_logprobs=self._n_logprobs,
-            strict=pair.strict,
         )
         with self._open_view(header) as view:
-            answer = follow(rounds, reply, view, self._trace, pair.drafter.name, count)
+            answer = follow(rounds, reply, view, self._trace, pair.decoding.drafter.name, count)
         if pair.store is not None:
             pair.store.keep([*prompt, *reply.tokens])
         return Written(answer, reply, len(prompt))
@@ -108,7 +98,7 @@ def describe(pair: Pair, prompt_tokens: int) -> Header:
     return Header(
         target=_line(pair.target),
         draft=_line(pair.draft) if pair.draft is not None else None,
-        drafter=pair.drafter.name,
+        drafter=pair.decoding.drafter.name,
         sampling=_sampling(pair),
         n_ctx=pair.target.session.n_ctx,
         prompt_tokens=prompt_tokens,

@@ -15,7 +15,8 @@ from specdec_cli.hub.inspect import Examined, RemoteModel, check_is_same, examin
 from specdec_cli.models.heads import read_head, refuse_as_target
 from specdec_cli.models.tokenizer_check import Report, compare, refusal
 from specdec_cli.planning.placement import Fit, Machine, Sized, changes, place
-from specdec_cli.planning.plan import PairRequest, size_notes, size_up
+from specdec_cli.planning.plan import size_notes, size_up
+from specdec_cli.planning.request import Drafting, PairRequest
 from specdec_cli.presets.resolve import first_shard, shard_note
 from specdec_cli.presets.schema import HubFile, ModelSource
 from specdec_cli.settings import LONGEST_AUTO
@@ -144,7 +145,7 @@ class Puller:
         if draft is not None and head is None:
             for note in size_notes(target.facts, draft.facts, force=force):
                 self._progress.note(note)
-        usual = PairRequest(Path(target.name), None, "model", k=LONGEST_AUTO, seed=0, auto=True)
+        usual = PairRequest(Path(target.name), Drafting("model", LONGEST_AUTO, auto=True))
         facts = draft.facts if draft is not None else None
         sized, sized_draft = size_up(usual, target.facts, facts, self._progress.note, head=head)
         fit = place(sized, sized_draft, machine)

@@ -2,5 +2,5 @@
 
 `auto` keeps the books of `-k auto`, `policy` decides, `speedup_model` has the arithmetic for all who predict a speed.
 
-Imports decode, drafters, planning and llama's device names. Called by generation, bench and make_draft.
+Imports decode and planning. Called by generation, bench and make_draft.
 """

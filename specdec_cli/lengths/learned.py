@@ -12,9 +12,9 @@ from specdec_cli.decode.types import Target
 from specdec_cli.lengths.acceptance import Chances
 from specdec_cli.lengths.calibrate import calibrated
 from specdec_cli.lengths.pass_costs import PassCosts
-from specdec_cli.lengths.profile import ProfileKey
 from specdec_cli.lengths.speedup_model import LEAST_PASS_SECONDS, MOST_SECONDS
 from specdec_cli.paths import cache_folder, write_whole
+from specdec_cli.planning.profile import ProfileKey
 from specdec_cli.settings import ContextSettings, ModelSettings
 from specdec_cli.untrusted_files import read_json
 

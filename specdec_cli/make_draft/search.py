@@ -23,7 +23,7 @@ from specdec_cli.make_draft.recipes import Recipe, cheaper_outputs, fewer_layers
 from specdec_cli.models.gguf import GgufHeader
 from specdec_cli.paths import draft_folder
 from specdec_cli.planning.machine import processor
-from specdec_cli.planning.plan import PairRequest
+from specdec_cli.planning.request import PairRequest
 
 LONGEST_DRAFT = 8
 """Draft tokens that costs and chances are measured for."""
@@ -43,9 +43,9 @@ class Outcome:
 
 def work_folder(request: PairRequest, what: str, n_tokens: int, prompts: Sequence[BenchPrompt]) -> Path:
     """Where the work on a model lies: of this file and these settings, and of no others."""
-    files = [p for p in (request.target, request.draft) if p is not None]
+    files = [p for p in (request.target, request.drafting.draft) if p is not None]
     stats = [(p.name, p.stat().st_size, p.stat().st_mtime_ns) for p in files]
-    how = [str(request.sampling), request.threads, request.gpu_layers, request.gpu_layers_draft]
+    how = [str(request.sampling), str(request.placement)]
     facts = [what, stats, how, n_tokens, [prompt.turns for prompt in prompts], versions(), processor()]
     digest = hashlib.sha256(json.dumps(facts, default=str).encode()).hexdigest()[:16]
     return draft_folder() / f"{files[-1].stem[:60]}-{digest}"
@@ -67,12 +67,16 @@ def seen_angles(target: OpenModel, texts: Sequence[Text]) -> Angles:
     return angles(outputs, target.facts.n_layers)
 
 
+def _with_drafts_of(k: int, request: PairRequest) -> PairRequest:
+    return replace(request, drafting=replace(request.drafting, k=k))
+
+
 def measure(request: PairRequest, texts: Sequence[Text], abort: AbortFlag) -> Figures:
     """Costs of both models of `request` side by side, and the draft's choices on the target's `texts`.
 
     Raises ModelError, OutOfMemory, VocabularyMismatch, Interrupted.
     """
-    with open_pair(replace(request, k=LONGEST_DRAFT), say=lambda _: None, abort=abort) as pair:
+    with open_pair(_with_drafts_of(LONGEST_DRAFT, request), say=lambda _: None, abort=abort) as pair:
         if pair.draft is None:
             raise ValueError("nothing is measured without a draft")
         rows = replace(pair.draft.context, max_rows=min(ROWS, pair.draft.context.n_ubatch))
@@ -81,8 +85,8 @@ def measure(request: PairRequest, texts: Sequence[Text], abort: AbortFlag) -> Fi
         first = texts[0]
         context = len(first.prompt) + len(first.answer) // 2
         tokens = [token for text in texts for token in (*text.prompt, *text.answer)]
-        measuring = Bench(pair, request.sampling, 1, time.perf_counter)
-        curve = measuring.cost_curve(tokens, context, LONGEST_DRAFT + 1, request.sampling.temperature)
+        measuring = Bench(pair, request.sampling.params, 1, time.perf_counter)
+        curve = measuring.cost_curve(tokens, context, LONGEST_DRAFT + 1, request.sampling.params.temperature)
         share = sum(map(sum, agree)) / sum(map(len, agree))
         table = tuple(tuple(chances(agree, k)) for k in range(1, LONGEST_DRAFT + 1))
         times = tuple(curve.target[width] for width in range(1, LONGEST_DRAFT + 2))
@@ -142,9 +146,9 @@ def run_beside_plain(
     request: PairRequest, texts: Sequence[Text], k: int, n_tokens: int, abort: AbortFlag, step: Callable[[], None]
 ) -> list[Cell]:
     """Plain decoding and drafting by turns on the prompts of `texts`; `step` is called after each answer."""
-    setting = Setting("model", k, request.sampling.temperature)
-    with open_pair(replace(request, k=k), say=lambda _: None, abort=abort) as pair:
-        measuring = Bench(pair, request.sampling, n_tokens, time.perf_counter)
+    setting = Setting("model", k, request.sampling.params.temperature)
+    with open_pair(_with_drafts_of(k, request), say=lambda _: None, abort=abort) as pair:
+        measuring = Bench(pair, request.sampling.params, n_tokens, time.perf_counter)
         tasks = [Task(text.kind, text.prompt) for text in texts]
         measuring.warm_up(tasks[0], [setting])
         for _ in measuring.measure(tasks, [setting], 1):

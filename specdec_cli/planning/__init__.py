@@ -1,4 +1,5 @@
-"""What is settled before any weights are read: the request, the machine, where layers go, whether a pair fits.
+"""What is decided before weights are loaded: the request, who drafts and how long, where layers go, whether it fits.
 
-Imports decode, drafters, llama and models. Called by generation, hub, make_draft and the commands.
+Imports decode, drafters, llama, models and presets. Called by lengths, generation, hub, bench, make_draft and the
+commands.
 """

@@ -1,12 +1,10 @@
 """What is settled before any weights are read: the tokenizer check, contexts, placement, memory."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import dataclass, replace
 
 from specdec_cli.advice import cache_notes, pair_notes
-from specdec_cli.decode.sampling import SamplingParams
-from specdec_cli.drafters import lookahead, sources
+from specdec_cli.drafters import sources
 from specdec_cli.errors import NoGpu, UsageError
 from specdec_cli.llama.devices import built_for_gpu, devices_named, gpu_devices
 from specdec_cli.llama.model import read_vocabulary
@@ -16,66 +14,13 @@ from specdec_cli.models.gguf import read_model
 from specdec_cli.models.heads import HeadFacts, described, hidden_bytes, own_head, own_part, read_head, refuse_as_target
 from specdec_cli.models.memory import ModelFacts, repacked_formats
 from specdec_cli.models.tokenizer_check import compare, n_real, one_line, refusal
+from specdec_cli.planning.drafting import longest_draft, n_branches
 from specdec_cli.planning.machine import available_memory, usable_cores
 from specdec_cli.planning.placement import Fit, Gpu, Machine, Sized, changes, place
-from specdec_cli.settings import (
-    DEFAULT_CONTEXT,
-    LONGEST_FORCED,
-    LONGEST_WITH_STATES,
-    ContextSettings,
-    FlashAttention,
-    ModelSettings,
-)
-from specdec_cli.structured.source import GrammarSource
+from specdec_cli.planning.request import PairRequest, Placement
+from specdec_cli.settings import DEFAULT_CONTEXT, LONGEST_FORCED, ContextSettings, ModelSettings
 
 Say = Callable[[str], None]
-
-
-@dataclass(frozen=True, slots=True)
-class PairRequest:
-    """What the user asked for. None means "choose"; sizes are in tokens.
-
-    `k` is the length of drafts, with `auto` the longest that measured costs may choose. With `trees` passes have room
-    for those of lookahead, whoever else drafts.
-    """
-
-    target: Path
-    draft: Path | None
-    drafter: str
-    k: int
-    seed: int
-    sampling: SamplingParams = field(default_factory=SamplingParams)
-    auto: bool = False
-    p_min: float = 0.0
-    ngram_store: Path | None = None
-    verify: str = "coupled"
-    strict: bool = False
-    ignore_end: bool = False
-    banned: tuple[int, ...] = ()
-    bias: tuple[tuple[int, float], ...] = ()
-    dry_breakers: tuple[str, ...] = ("\n", ":", '"', "*")
-    grammar: GrammarSource | None = None
-    gpu_layers: str = "auto"
-    gpu_layers_draft: str = "auto"
-    devices: tuple[str, ...] = ()
-    main_gpu: int = 0
-    tensor_split: tuple[float, ...] = ()
-    rpc: tuple[str, ...] = ()
-    require_gpu: bool = False
-    mmap: bool = True
-    mlock: bool = False
-    flash_attention: FlashAttention = "auto"
-    cache_type: str = "f16"
-    cache_type_draft: str = "f16"
-    n_ctx: int | None = None
-    n_ctx_draft: int | None = None
-    n_batch: int = 512
-    n_ubatch: int | None = None
-    threads: int | None = None
-    threads_draft: int | None = None
-    force: bool = False
-    head: Path | None = None
-    trees: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,47 +51,48 @@ def make_plan(request: PairRequest, say: Say) -> Plan:
 
     Raises ModelError, VocabularyMismatch, NoGpu, UsageError.
     """
+    drafting, placement = request.drafting, request.placement
     headers = read_model(request.target)
     refuse_as_target(headers, request.target.name)
     facts, vocabulary = model_facts(headers), read_vocabulary(request.target)
     # Padding is cut off with a draft and without, so that the text is the same in both cases.
     draft_facts, head, n_shared, tokenizers = None, None, n_real(vocabulary), None
-    if "mtp" in sources(request.drafter):
+    if "mtp" in sources(drafting.drafter):
         head = own_head(headers, request.target.name)
         draft_facts, facts = own_part(facts, headers)
-    elif request.draft is not None:
-        draft_headers = read_model(request.draft)
+    elif drafting.draft is not None:
+        draft_headers = read_model(drafting.draft)
         draft_facts = model_facts(draft_headers)
-        head = read_head(draft_headers, headers, request.draft.name, request.draft)
+        head = read_head(draft_headers, headers, drafting.draft.name, drafting.draft)
         if head is not None and not head.has_tokenizer:
-            tokenizers = f"{request.draft.name} has no tokenizer of its own; it knows {head.n_tokens:,} tokens"
+            tokenizers = f"{drafting.draft.name} has no tokenizer of its own; it knows {head.n_tokens:,} tokens"
         else:
-            report = compare(vocabulary, read_vocabulary(request.draft))
+            report = compare(vocabulary, read_vocabulary(drafting.draft))
             if report.verdict == "mismatch":
                 raise refusal(report)
             n_shared, tokenizers = min(n_shared, report.n_shared), one_line(report)
-        notes = size_notes(facts, draft_facts, force=request.force) if head is None else []
-        for note in (*notes, *cache_notes(request.cache_type_draft)):
+        notes = size_notes(facts, draft_facts, force=drafting.force) if head is None else []
+        for note in (*notes, *cache_notes(placement.cache_type_draft)):
             say(note)
     if head is not None:
-        say(described(head, (request.draft or request.target).name))
+        say(described(head, (drafting.draft or request.target).name))
     contexts = _contexts(request, facts, draft_facts, say, head=head)
-    fit = _fit(request, *_sized(facts, draft_facts, contexts, head), say)
+    fit = _fit(placement, *_sized(facts, draft_facts, contexts, head), say)
     common = ModelSettings(
         request.target,
         gpu_layers=fit.layers,
-        devices=request.devices,
-        main_gpu=request.main_gpu,
-        tensor_split=request.tensor_split,
-        mmap=request.mmap,
-        mlock=request.mlock,
+        devices=placement.devices,
+        main_gpu=placement.main_gpu,
+        tensor_split=placement.tensor_split,
+        mmap=placement.mmap,
+        mlock=placement.mlock,
         with_mtp=head is not None and head.is_own,
     )
     draft = None
     if draft_facts is not None:
         draft = replace(
             common,
-            path=request.draft or request.target,
+            path=drafting.draft or request.target,
             gpu_layers=fit.draft_layers,
             is_head=head is not None,
             with_mtp=head is not None and head.kind == "mtp",
@@ -174,42 +120,39 @@ def _contexts(
     request: PairRequest, facts: ModelFacts, draft_facts: ModelFacts | None, say: Say, *, head: HeadFacts | None
 ) -> tuple[ContextSettings, ContextSettings]:
     """Settings of both contexts: the draft's follow the target's unless asked otherwise."""
-    n_ctx = _context_length(request.n_ctx, DEFAULT_CONTEXT, facts, "the target", say)
-    threads = _threads(request.threads, usable_cores(), say)
-    n_batch = min(request.n_batch, n_ctx)
-    is_chosen = request.auto and request.drafter != "none"  # else several are measured, fixed lengths too
-    k = min(request.k, LONGEST_WITH_STATES) if is_chosen and any(facts.state_bytes) else request.k
-    n_ubatch = request.n_ubatch or request.n_batch
-    if request.grammar is not None and not any(facts.state_bytes):
-        k = max(k, min(LONGEST_FORCED, n_ctx - 1, n_ubatch - 1))
-    has_trees = request.trees or lookahead.LookaheadDrafter.name in sources(request.drafter)
+    placement, k = request.placement, longest_draft(request.drafting, has_states=any(facts.state_bytes))
+    n_ctx = _context_length(placement.n_ctx, DEFAULT_CONTEXT, facts, "the target", say)
+    threads = _threads(placement.threads, usable_cores(), say)
+    n_batch = min(placement.n_batch, n_ctx)
+    if request.sampling.grammar is not None and not any(facts.state_bytes):
+        k = max(k, min(LONGEST_FORCED, n_ctx - 1, placement.longest_draft))
     target = ContextSettings(
         n_ctx=n_ctx,
         n_batch=n_batch,
-        n_ubatch=n_batch if request.n_ubatch is None else min(request.n_ubatch, n_ctx),
+        n_ubatch=n_batch if placement.n_ubatch is None else min(placement.n_ubatch, n_ctx),
         threads=threads,
-        cache_type=request.cache_type,
-        flash_attention=request.flash_attention,
+        cache_type=placement.cache_type,
+        flash_attention=placement.flash_attention,
         # No draft is longer than the context, but a k that no pass could hold is told as it was given.
-        max_rows=min(k + 1, n_ctx) if k < n_ubatch else k + 1,
-        wider_passes=not request.strict,
-        branches=lookahead.DEFAULT_WINDOW if has_trees else 0,
+        max_rows=min(k + 1, n_ctx) if k <= placement.longest_draft else k + 1,
+        wider_passes=not request.drafting.strict,
+        branches=n_branches(request.drafting),
     )
     draft_ctx = n_ctx
     if head is not None:  # it turns positions, so none is too far: it only guesses worse beyond what it was trained for
-        draft_ctx = request.n_ctx_draft or n_ctx
+        draft_ctx = placement.n_ctx_draft or n_ctx
     elif draft_facts is not None:
-        draft_ctx = _context_length(request.n_ctx_draft, n_ctx, draft_facts, "the draft", say)
+        draft_ctx = _context_length(placement.n_ctx_draft, n_ctx, draft_facts, "the draft", say)
     draft = replace(
         target,
         n_ctx=draft_ctx,
-        threads=_threads(request.threads_draft, threads, say),
-        cache_type=request.cache_type_draft,
+        threads=_threads(placement.threads_draft, threads, say),
+        cache_type=placement.cache_type_draft,
         max_rows=1,
         max_back=target.n_back,
         branches=0,
     )
-    return target, _head_context(draft, request.k) if head is not None else draft
+    return target, _head_context(draft, request.drafting.k) if head is not None else draft
 
 
 def _context_length(asked: int | None, default: int, facts: ModelFacts, which: str, say: Say) -> int:
@@ -232,16 +175,16 @@ def _threads(asked: int | None, default: int, say: Say) -> int:
     return asked
 
 
-def _fit(request: PairRequest, target: Sized, draft: Sized | None, say: Say) -> Fit:
+def _fit(placement: Placement, target: Sized, draft: Sized | None, say: Say) -> Fit:
     """Where the layers go, with a warning where they will be tight. Raises NoGpu if one is required and missing."""
-    machine = machine_now(request.devices)
-    asked = [request.gpu_layers] + ([request.gpu_layers_draft] if draft is not None else [])
+    machine = machine_now(placement.devices)
+    asked = [placement.gpu_layers] + ([placement.gpu_layers_draft] if draft is not None else [])
     if not machine.gpus:
-        if request.require_gpu:
+        if placement.require_gpu:
             raise _no_gpu()
-        if any(a not in ("auto", "0") for a in asked) and not request.devices:
+        if any(a not in ("auto", "0") for a in asked) and not placement.devices:
             say(f"{_no_gpu()} All layers stay on the CPU. {_no_gpu().hint}")
-    fit = place(target, draft, machine, request.gpu_layers, request.gpu_layers_draft)
+    fit = place(target, draft, machine, placement.gpu_layers, placement.gpu_layers_draft)
     if not fit.fits_gpu:
         say(
             f"The layers asked for need about {fit.gpu / 1e9:.1f} GB of GPU memory and "

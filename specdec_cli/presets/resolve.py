@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from specdec_cli.decode.sampling import SamplingParams
 from specdec_cli.errors import NotHere, UsageError
 from specdec_cli.models.gguf import first_part
 from specdec_cli.paths import cache_folder
@@ -32,20 +33,40 @@ class Resolved:
     head: Path | None = None
 
     @property
+    def sampling(self) -> SamplingParams:
+        """The preset's samplers, or llama.cpp's defaults."""
+        return self.preset.sampling if self.preset is not None else SamplingParams()
+
+    @property
+    def paths(self) -> tuple[Path | None, ...]:
+        return self.target, self.draft, self.head
+
+    @property
     def has_model(self) -> bool:
         """Whether a model or a head drafts: one of its own file, or the layers for that in the target's."""
         return self.draft is not None or self.drafter == "mtp"
 
 
-def resolve(model: str, draft: str | None, quantize: Quantize, find: Find, say: Callable[[str], None]) -> Resolved:
-    """`model` is a preset's name or a GGUF path; `draft` (a file, heads, or a drafter's name) overrides the preset's
-    own. Asks no network.
+def named_preset(model: str) -> Preset | None:
+    """The preset of this name, None for a path. Raises UsageError, and NotHere for a model of the Hub."""
+    _check_is_here(model)
+    return None if looks_like_path(model) else load_preset(model)
+
+
+def resolve(
+    model: str,
+    preset: Preset | None,
+    draft: str | None,
+    quantize: Quantize,
+    find: Find,
+    say: Callable[[str], None],
+) -> Resolved:
+    """The files of a preset, or of the GGUF path `model` without one (`named_preset` tells which it is); `draft` (a
+    file, heads, or a drafter's name) overrides the preset's own. Asks no network.
 
     Raises UsageError for an unknown name, ModelError when a preset's file cannot be made, NotHere when it was not
     pulled.
     """
-    _check_is_here(model)
-    preset = None if looks_like_path(model) else load_preset(model)
     source = preset.target if preset else ModelSource(path=model)
     own_draft = preset.draft if preset and draft is None else None
     if draft is not None and draft not in DRAFTER_NAMES:

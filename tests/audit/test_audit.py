@@ -27,7 +27,7 @@ from specdec_cli.generation.pair import Pair, open_pair
 from specdec_cli.generation.rules import RULES
 from specdec_cli.llama.abort import AbortFlag
 from specdec_cli.llama.session import LlamaSession
-from specdec_cli.planning.plan import PairRequest
+from specdec_cli.planning.request import Drafting, PairRequest, Placement, Sampling
 from tests.cli import Done, Models, inside
 from tests.fakes import FakeHead, HashLM
 from tests.medusa import heads_of, write_safetensors
@@ -85,7 +85,10 @@ def pair_files(tmp_path_factory: pytest.TempPathFactory) -> PlantedPair:
 @pytest.fixture
 def pair(pair_files: PlantedPair) -> Iterator[Pair]:
     request = PairRequest(
-        pair_files.target, pair_files.draft, "none", 3, seed=1, sampling=PURE, threads=1, cache_type="f32", force=True
+        pair_files.target,
+        Drafting("none", 3, pair_files.draft, force=True),
+        Sampling(seed=1, params=PURE),
+        Placement(threads=1, cache_type="f32"),
     )
     with open_pair(request, say=lambda _: None, abort=AbortFlag()) as opened:
         yield opened
@@ -315,7 +318,12 @@ def every(pair_files: PlantedPair, tmp_path: Path) -> Iterator[Pair]:
     """With a draft model, Medusa heads and room for lookahead."""
     heads = write_safetensors(tmp_path / "heads.safetensors", heads_of(pair_files.p, 3))
     files = pair_files.target, pair_files.draft
-    request = PairRequest(*files, "lookahead", 31, 1, PURE, threads=1, cache_type="f32", force=True, head=heads)
+    request = PairRequest(
+        files.target,
+        Drafting("lookahead", 31, files.draft, force=True, head=heads),
+        Sampling(seed=1, params=PURE),
+        Placement(threads=1, cache_type="f32"),
+    )
     with open_pair(request, say=lambda _: None, abort=AbortFlag()) as opened:
         yield opened
 

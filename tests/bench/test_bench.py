@@ -29,7 +29,7 @@ from specdec_cli.lengths.learned import Learned
 from specdec_cli.lengths.pass_costs import PassCosts
 from specdec_cli.lengths.speedup_model import CostCurve
 from specdec_cli.llama.abort import AbortFlag
-from specdec_cli.planning.plan import PairRequest
+from specdec_cli.planning.request import Drafting, PairRequest, Placement, Sampling
 from specdec_cli.settings import LONGEST_AUTO
 from tests.cli import Done, Models, inside
 from tests.planted import PlantedPair, write_pair
@@ -46,14 +46,9 @@ def pair_files(tmp_path_factory: pytest.TempPathFactory) -> PlantedPair:
 def pair(pair_files: PlantedPair) -> Iterator[Pair]:
     request = PairRequest(
         pair_files.target,
-        pair_files.draft,
-        "none",
-        LONGEST_AUTO,
-        seed=1,
-        sampling=PURE,
-        threads=1,
-        cache_type="f32",
-        force=True,
+        Drafting("none", LONGEST_AUTO, pair_files.draft, force=True),
+        Sampling(seed=1, params=PURE),
+        Placement(threads=1, cache_type="f32"),
     )
     with open_pair(request, say=lambda _: None, abort=AbortFlag()) as opened:
         yield opened
@@ -723,7 +718,7 @@ def test_lookup_and_model_take_turns_where_lengths_are_chosen(models: Models, tm
 
 
 def test_automatic_lengths_need_costs(models: Models) -> None:
-    request = PairRequest(models.words, models.draft, "none", 4, seed=1, force=True)
+    request = PairRequest(models.words, Drafting("none", 4, models.draft, force=True), Sampling(seed=1))
     with open_pair(request, say=lambda _: None, abort=AbortFlag()) as pair:
         bench = Bench(pair, SamplingParams(), 8, time.perf_counter)
         with pytest.raises(ValueError, match="without `auto`"):

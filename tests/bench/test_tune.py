@@ -12,7 +12,7 @@ from specdec_cli.commands.tune import Tuning, fastest
 from specdec_cli.decode.sampling import SamplingParams
 from specdec_cli.generation.pair import Pair, open_pair
 from specdec_cli.llama.abort import AbortFlag
-from specdec_cli.planning.plan import PairRequest
+from specdec_cli.planning.request import Drafting, PairRequest, Placement, Sampling
 from tests.cli import Models
 
 PURE = SamplingParams(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
@@ -29,7 +29,9 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
 
 @pytest.fixture
 def pair(models: Models) -> Iterator[Pair]:
-    request = PairRequest(models.words, models.draft, "none", 4, seed=1, sampling=PURE, threads=1, force=True)
+    request = PairRequest(
+        models.words, Drafting("none", 4, models.draft, force=True), Sampling(seed=1, params=PURE), Placement(threads=1)
+    )
     with open_pair(request, say=lambda _: None, abort=AbortFlag()) as opened:
         yield opened
 

@@ -16,7 +16,7 @@ from specdec_cli.generation.trace import Trace
 from specdec_cli.generation.writer import Limits, Writer, Written
 from specdec_cli.llama.abort import AbortFlag
 from specdec_cli.llama.session import LlamaSession
-from specdec_cli.planning.plan import PairRequest
+from specdec_cli.planning.request import Drafting, PairRequest, Placement, Sampling
 from specdec_cli.ui.silent import SilentView
 from tests.cli import HEADS, N_VOCAB, VOCAB, Models, inside, json_inside, specdec
 from tests.heads import by_token, write_dflash, write_eagle3, write_mtp
@@ -211,12 +211,14 @@ def test_a_chat_of_several_turns(models: Heads, tmp_path: Path) -> None:
 
     def turns(drafter: str, head: Path | None) -> tuple[list[Written], int]:
         request = PairRequest(
-            target, head, drafter, k=4, seed=1, sampling=SamplingParams(), n_ctx=512, n_batch=32, threads=1
+            target,
+            Drafting(drafter, 4, head),
+            Sampling(seed=1, params=SamplingParams()),
+            Placement(n_ctx=512, n_batch=32, threads=1),
         )
         with open_pair(request, say=lambda _: None, abort=AbortFlag()) as pair:
             writer = Writer(
                 pair,
-                request.k,
                 Limits(max_tokens=20, stop_strings=(" q",)),
                 open_view=lambda _: SilentView(print),
                 trace=Trace(None),

@@ -24,7 +24,7 @@ from specdec_cli.decode.types import Draft, Drafter, Round
 from specdec_cli.drafters.model import ModelDrafter
 from specdec_cli.drafters.ngram.drafter import NgramDrafter
 from specdec_cli.drafters.none import NoDrafter
-from specdec_cli.generation.pair import PairRequest, open_pair
+from specdec_cli.generation.pair import open_pair
 from specdec_cli.generation.prompts import conversation
 from specdec_cli.generation.trace import Trace
 from specdec_cli.generation.writer import Limits, Writer
@@ -32,6 +32,7 @@ from specdec_cli.llama.abort import AbortFlag
 from specdec_cli.llama.model import LlamaModel
 from specdec_cli.llama.quantize import quantize
 from specdec_cli.llama.session import LlamaSession
+from specdec_cli.planning.request import Drafting, PairRequest, Placement, Sampling
 from specdec_cli.settings import ContextSettings, ModelSettings
 from specdec_cli.ui.silent import SilentView
 from tests import planted, real_models
@@ -346,12 +347,13 @@ def test_a_pair_with_the_same_weights_accepts_everything(tmp_path: Path, arch: p
 
 
 def test_a_second_turn_evaluates_only_what_is_new_on_both_models(smollm2_q8_0: Path, smollm2_q4_0: Path) -> None:
-    request = PairRequest(smollm2_q8_0, smollm2_q4_0, "model", k=3, seed=1, n_ctx=1024, threads=1)
+    request = PairRequest(
+        smollm2_q8_0, Drafting("model", 3, smollm2_q4_0), Sampling(seed=1), Placement(n_ctx=1024, threads=1)
+    )
     with open_pair(request, say=lambda _: None, abort=AbortFlag()) as pair:
         assert pair.draft is not None
         writer = Writer(
             pair,
-            request.k,
             Limits(max_tokens=24),
             open_view=lambda _: SilentView(print),
             trace=Trace(None),

@@ -2,13 +2,11 @@
 
 import time
 
-from specdec_cli.decode.draft_length import FixedLength
-from specdec_cli.decode.engine import generate
 from specdec_cli.decode.sampling import SamplingParams
 from specdec_cli.decode.stats import Evaluation, RunStats
 from specdec_cli.generation.pair import open_pair
 from specdec_cli.llama.abort import AbortFlag
-from specdec_cli.planning.plan import PairRequest
+from specdec_cli.planning.request import Drafting, PairRequest, Placement, Sampling
 from tests.planted import N_SPECIAL, PlantedPair
 
 
@@ -16,27 +14,13 @@ def test_the_draft_reads_the_prompt_in_the_second_round_and_its_time_is_counted(
     prompt = [N_SPECIAL + i % 50 for i in range(150)]
     request = PairRequest(
         planted_pair.target,
-        planted_pair.draft,
-        "model",
-        4,
-        seed=1,
-        sampling=SamplingParams(temperature=0),
-        n_ctx=512,
-        n_batch=64,
-        force=True,
+        Drafting("model", 4, planted_pair.draft, force=True),
+        Sampling(seed=1, params=SamplingParams(temperature=0)),
+        Placement(n_ctx=512, n_batch=64),
     )
     with open_pair(request, say=lambda _: None, abort=AbortFlag()) as pair:
         assert pair.draft is not None
-        rounds = generate(
-            pair.target.session,
-            pair.drafter,
-            FixedLength(4),
-            pair.rule,
-            prompt,
-            max_tokens=20,
-            ends=lambda _: False,
-            clock=time.perf_counter,
-        )
+        rounds = pair.rounds(prompt, max_tokens=20, ends=lambda _: False, clock=time.perf_counter)
         first = next(rounds)
         assert pair.draft.session.evaluation == Evaluation()
         assert pair.draft.session.n_passes == 0

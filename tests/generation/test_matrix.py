@@ -38,7 +38,7 @@ from specdec_cli.llama.grammar import LlamaGrammar
 from specdec_cli.llama.model import LlamaModel
 from specdec_cli.llama.quantize import quantize
 from specdec_cli.llama.session import LlamaSession
-from specdec_cli.planning.plan import PairRequest
+from specdec_cli.planning.request import Drafting, PairRequest, Placement, Sampling
 from specdec_cli.settings import ContextSettings, ModelSettings
 from specdec_cli.structured.source import GrammarSource
 from specdec_cli.ui.silent import SilentView
@@ -205,7 +205,7 @@ TEMPLATE = "{% for message in messages %}{{ message.content }}{% endfor %}"
 TURNS = (" a b c a b c", " d e", " a b c d")
 
 
-def chat(folder: Path, k: int, **request: object) -> list[list[int]]:
+def chat(folder: Path, k: int, sampling: Sampling) -> list[list[int]]:
     """The ids of every answer of one conversation, whose turns share both caches."""
     vocab = replace(make_vocab(N_VOCAB), chat_template=TEMPLATE)
     files = []
@@ -218,11 +218,12 @@ def chat(folder: Path, k: int, **request: object) -> list[list[int]]:
             )
             quantize(whole, files[-1], "Q8_0", threads=1)
     drafter = "model" if k else "none"
-    asked = PairRequest(files[0], files[1] if k else None, drafter, k, seed=6, n_ctx=512, threads=1, **request)  # type: ignore[arg-type]
+    asked = PairRequest(
+        files[0], Drafting(drafter, k, files[1] if k else None), sampling, Placement(n_ctx=512, threads=1)
+    )
     with open_pair(asked, say=lambda _: None, abort=AbortFlag()) as pair:
         writer = Writer(
             pair,
-            k,
             Limits(max_tokens=20),
             open_view=lambda _: SilentView(print),
             trace=Trace(None),
@@ -234,12 +235,12 @@ def chat(folder: Path, k: int, **request: object) -> list[list[int]]:
         return [writer.reply_to(talk, turn).reply.tokens for turn in TURNS]
 
 
-CHATS: dict[str, dict[str, object]] = {
-    "penalties": {"sampling": SAMPLERS["penalties"]},
-    "all": {"sampling": SAMPLERS["all"]},
-    "greedy DRY": {"sampling": SAMPLERS["greedy DRY"], "ignore_end": True},
-    "grammar": {"sampling": SAMPLERS["grammar"], "grammar": GrammarSource("gbnf", GRAMMAR)},
-    "schema": {"sampling": SAMPLERS["schema"], "grammar": GrammarSource("json-schema", SCHEMA)},
+CHATS = {
+    "penalties": Sampling(SAMPLERS["penalties"], seed=6),
+    "all": Sampling(SAMPLERS["all"], seed=6),
+    "greedy DRY": Sampling(SAMPLERS["greedy DRY"], seed=6, ignore_end=True),
+    "grammar": Sampling(SAMPLERS["grammar"], seed=6, grammar=GrammarSource("gbnf", GRAMMAR)),
+    "schema": Sampling(SAMPLERS["schema"], seed=6, grammar=GrammarSource("json-schema", SCHEMA)),
 }
 
 
@@ -247,13 +248,13 @@ CHATS: dict[str, dict[str, object]] = {
 def test_every_turn_of_a_chat_is_that_of_plain_decoding(name: str, tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = tmp_path_factory.getbasetemp() / "matrix-chat"
     folder.mkdir(exist_ok=True)
-    plain = chat(folder, 0, **CHATS[name])
+    plain = chat(folder, 0, CHATS[name])
     assert all(map(len, plain))
     assert len(set(map(tuple, plain))) == len(TURNS)
     for k in (2, 7):
-        assert chat(folder, k, **CHATS[name]) == plain
+        assert chat(folder, k, CHATS[name]) == plain
 
 
 def test_a_grammar_begins_anew_with_every_turn(tmp_path: Path) -> None:
-    answers = chat(tmp_path, 3, grammar=GrammarSource("gbnf", 'root ::= " b" " c" " d"'), sampling=GREEDY)
+    answers = chat(tmp_path, 3, Sampling(GREEDY, seed=6, grammar=GrammarSource("gbnf", 'root ::= " b" " c" " d"')))
     assert [text_of(answer) for answer in answers] == [" b c d</s>"] * len(TURNS)

@@ -19,7 +19,7 @@ from specdec_cli.lengths.calibrate import calibrated
 from specdec_cli.lengths.learned import Learned, LearnedKey, load_learned, save_learned
 from specdec_cli.lengths.pass_costs import PassCosts
 from specdec_cli.lengths.policy import LOOKUP_MARGIN
-from specdec_cli.lengths.profile import ProfileKey
+from specdec_cli.planning.profile import ProfileKey
 from specdec_cli.settings import ContextSettings, ModelSettings
 from tests.fakes import FakeClock, TableLM
 from tests.simulated import F32, Q4_0, Machine, Text, decode, text, with_hindsight

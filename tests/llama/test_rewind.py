@@ -22,7 +22,7 @@ from specdec_cli.drafters.model import ModelDrafter
 from specdec_cli.drafters.ngram.drafter import NgramDrafter
 from specdec_cli.drafters.none import NoDrafter
 from specdec_cli.errors import DecodeFailed, Interrupted
-from specdec_cli.generation.pair import PairRequest, drafter_for, open_pair
+from specdec_cli.generation.pair import drafter_for, open_pair
 from specdec_cli.lengths.rewind_cost import RewindCost, rewind_cost
 from specdec_cli.llama import rewind
 from specdec_cli.llama.abort import AbortFlag
@@ -31,6 +31,7 @@ from specdec_cli.llama.session import LlamaSession
 from specdec_cli.models.facts import model_facts
 from specdec_cli.models.gguf import read_model
 from specdec_cli.models.memory import cache_bytes
+from specdec_cli.planning.request import Drafting, PairRequest, Placement, Sampling
 from specdec_cli.settings import MAX_CHECKPOINTS, ContextSettings, ModelSettings
 from tests.hybrids import write_hybrid
 from tests.planted import disturbed, random_chain, write_planted, write_tiny_hybrid, write_tiny_mamba
@@ -451,7 +452,7 @@ def test_what_does_not_pay_is_not_drafted(
 ) -> None:
     monkeypatch.setattr("specdec_cli.generation.pair.rewind_cost", lambda *_: RewindCost(3, 1.0, 1.5, again))
     notes: list[str] = []
-    request = PairRequest(mamba_with_bytes, None, "ngram", 4, 0, n_ctx=256)
+    request = PairRequest(mamba_with_bytes, Drafting("ngram", 4), Sampling(seed=0), Placement(n_ctx=256))
     with open_pair(request, say=notes.append, abort=AbortFlag()) as pair:
         found = drafter_for(pair, "ngram", pair.rule, 0.0).propose([1, 2, 3], 4)
         assert (found.off_reason is None) == pays

@@ -107,6 +107,13 @@ def layers(done: Done) -> list[tuple[int, int]]:
     return [(models[which]["layers_on_gpu"], models[which]["layers"]) for which in ("target", "draft")]
 
 
+def buffers(log: Path) -> set[str]:
+    """The RPC devices that weights lie on, as llama.cpp's log has it."""
+    lines = [line for line in log.read_text().splitlines() if "model buffer size" in line]
+    assert len(lines) >= 2
+    return {name for name in ("RPC0", "RPC1") if any(name in line for line in lines)}
+
+
 @pytest.mark.parametrize(
     ("flags", "expected"),
     [
@@ -146,9 +153,7 @@ def test_devices_are_those_that_were_named(
 ) -> None:
     log = tmp_path / "llama.log"
     run(pair, "--rpc", server, *flags, "--log", log, n=1)
-    lines = [line for line in log.read_text().splitlines() if "model buffer size" in line]
-    assert len(lines) >= 2
-    assert {name for name in ("RPC0", "RPC1") if any(name in line for line in lines)} == devices
+    assert buffers(log) == devices
 
 
 def test_layers_without_a_device_are_not_counted(pair: tuple[Path, Path]) -> None:
@@ -171,6 +176,43 @@ def test_views_are_told_what_was_done(server: str, pair: tuple[Path, Path], tmp_
     run(pair, "--rpc", server, "--ngl", 5, "--ngl-draft", 0, "--jsonl", trace, n=1)
     header = json.loads(trace.read_text().splitlines()[0])["header"]
     assert [header[which]["layers_on_gpu"] for which in ("target", "draft")] == [[5, 7], [0, 4]]
+
+
+# --- every command that opens a pair ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("flags", "devices"),
+    [(("--device", "RPC1", "--ngl", "all", "--ngl-draft", "all"), {"RPC1"}), ((), {"RPC0", "RPC1"})],
+)
+@pytest.mark.parametrize("command", ["bench", "audit"])
+def test_measuring_commands_offload_as_run_does(
+    server: str, pair: tuple[Path, Path], tmp_path: Path, command: str, flags: tuple[str, ...], devices: set[str]
+) -> None:
+    log, json_file, prompts = tmp_path / "llama.log", tmp_path / "out.json", tmp_path / "prompts.txt"
+    prompts.write_text("a b c")
+    work = {"bench": ("-n", 8, "--repeats", 1, "-k", 2), "audit": ("--tokens", 16, "--rules", "coupled", "-k", 2)}
+    target, draft = pair
+    done = specdec(
+        command,
+        *(target, "--draft", draft, "--prompts", prompts, "--temp", 0, "--drafter", "model", *work[command]),
+        *("--rpc", server, "--flash-attn", "off", "--batch", 64, "--log", log, "--json", json_file, *flags),
+    )
+    assert done.code == 0, done.err
+    assert buffers(log) == devices
+    settings = json.loads(json_file.read_text())["settings"]
+    assert (settings["rpc"], settings["n_batch"], settings["flash_attention"]) == ([server], 64, "off")
+    assert settings["devices"] == (["RPC1"] if flags else [])
+
+
+def test_a_draft_is_made_with_offloaded_models(server: str, tmp_path: Path, pair: tuple[Path, Path]) -> None:
+    log, prompts = tmp_path / "llama.log", tmp_path / "prompts.txt"
+    prompts.write_text("a b c")
+    out = ("--out", tmp_path / "made.gguf", "-n", 8, "--prompts", prompts, "--temp", 0)
+    placement = ("--rpc", server, "--device", "RPC0", "--log", log)
+    done = specdec("draft", "make", pair[0], *out, *placement, env={"SPECDEC_CACHE": str(tmp_path / "cache")})
+    assert done.code in (0, 10), done.err
+    assert buffers(log) == {"RPC0"}
 
 
 # --- a GPU is required ----------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from specdec_cli.generation.pair import Pair, open_pair
 from specdec_cli.lengths.speedup_model import conditional_acceptance, position_counts
 from specdec_cli.llama.abort import AbortFlag
 from specdec_cli.make_draft.agreement import agreements, chances
-from specdec_cli.planning.plan import PairRequest
+from specdec_cli.planning.request import Drafting, PairRequest, Placement, Sampling
 from tests.planted import write_pair
 
 PROMPT = (1, 270, 271, 272)
@@ -22,7 +22,12 @@ PROMPT = (1, 270, 271, 272)
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     files = write_pair(tmp_path_factory.mktemp("agreement"), amount=0.6)
-    request = PairRequest(files.target, files.draft, "none", 8, seed=3, threads=1, cache_type="f32", force=True)
+    request = PairRequest(
+        files.target,
+        Drafting("none", 8, files.draft, force=True),
+        Sampling(seed=3),
+        Placement(threads=1, cache_type="f32"),
+    )
     with open_pair(request, say=lambda _: None, abort=AbortFlag()) as opened:
         yield opened
 

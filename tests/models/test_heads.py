@@ -14,7 +14,8 @@ from specdec_cli.llama.abort import AbortFlag
 from specdec_cli.models.gguf import read_model
 from specdec_cli.models.heads import HeadFacts, head_kind, own_head, read_head
 from specdec_cli.models.memory import need
-from specdec_cli.planning.plan import PairRequest, make_plan, size_up
+from specdec_cli.planning.plan import make_plan, size_up
+from specdec_cli.planning.request import Drafting, PairRequest, Placement, Sampling
 from tests.heads import write_dflash, write_eagle3, write_mtp
 from tests.planted import Vocab, make_vocab, random_chain, write_planted, write_tiny_swa
 
@@ -33,9 +34,11 @@ def facts(head: Path, target: Path) -> HeadFacts | None:
 
 def opened(target: Path, head: Path | None, drafter: str = "model") -> str:
     """The name of the drafter that a run with this head has."""
-    request = PairRequest(target, head, drafter, k=3, seed=1, n_ctx=64, threads=1, force=True)
+    request = PairRequest(
+        target, Drafting(drafter, 3, head, force=True), Sampling(seed=1), Placement(n_ctx=64, threads=1)
+    )
     with open_pair(request, say=lambda _: None, abort=AbortFlag()) as pair:
-        return pair.drafter.name
+        return pair.decoding.drafter.name
 
 
 def refusal(target: Path, head: Path | None, drafter: str = "model") -> str:
@@ -96,13 +99,13 @@ def test_mtp_layers_are_opened_with_their_drafter(tmp_path: Path) -> None:
 
 def test_the_heads_memory_is_counted_and_its_batch_is_small(target: Path, tmp_path: Path) -> None:
     head = write_eagle3(tmp_path / "head.gguf", N)
-    plan = make_plan(PairRequest(target, head, "model", k=3, seed=1), lambda _: None)
+    plan = make_plan(PairRequest(target, Drafting("model", 3, head), Sampling(seed=1)), lambda _: None)
 
     assert plan.draft_facts is not None
     assert plan.draft_facts.weights_bytes > 100_000
     assert plan.draft_facts.cache_elements == (2 * N,)
     assert plan.draft_context.n_batch == 64
-    request = PairRequest(target, head, "model", k=3, seed=1)
+    request = PairRequest(target, Drafting("model", 3, head), Sampling(seed=1))
     sized, with_head = size_up(request, plan.target_facts, plan.draft_facts, print, head=plan.head)
     without = need(plan.draft_facts, plan.draft_context)
     assert with_head is not None
@@ -113,14 +116,16 @@ def test_the_heads_memory_is_counted_and_its_batch_is_small(target: Path, tmp_pa
 def test_a_head_has_its_targets_context(target: Path, tmp_path: Path) -> None:
     head = write_eagle3(tmp_path / "head.gguf", N, metadata={"eagle3.context_length": 32})
     for asked, n_ctx in ((None, 512), (0, 512), (100, 100)):
-        request = PairRequest(target, head, "model", k=3, seed=1, n_ctx=512, n_ctx_draft=asked)
+        request = PairRequest(
+            target, Drafting("model", 3, head), Sampling(seed=1), Placement(n_ctx=512, n_ctx_draft=asked)
+        )
         assert make_plan(request, lambda _: None).draft_context.n_ctx == n_ctx
 
 
 def test_mtp_layers_are_counted_once(tmp_path: Path) -> None:
     both = write_mtp(tmp_path / "both.gguf", CHAIN)
-    with_head = make_plan(PairRequest(both, None, "mtp", k=3, seed=1), lambda _: None)
-    without = make_plan(PairRequest(both, None, "none", k=3, seed=1), lambda _: None)
+    with_head = make_plan(PairRequest(both, Drafting("mtp", 3), Sampling(seed=1)), lambda _: None)
+    without = make_plan(PairRequest(both, Drafting("none", 3), Sampling(seed=1)), lambda _: None)
 
     assert with_head.draft_facts is not None
     assert with_head.target_facts.n_layers == 2

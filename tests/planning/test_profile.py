@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from specdec_cli.lengths.profile import Profile, ProfileKey, key_for, load_profile, save_profile
+from specdec_cli.planning.profile import Profile, ProfileKey, key_for, load_profile, save_profile
 from tests.cli import Done, Models, inside
 
 KEY = ProfileKey(("t.gguf", 100), ("d.gguf", 10), "cpu, 2 cores", (), "1.0")

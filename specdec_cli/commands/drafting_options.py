@@ -1,0 +1,133 @@
+"""Which files make a pair, who drafts and how: groups that commands share."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from specdec_cli.commands.options import draft_length, find, in_panel, quantize, say, words
+from specdec_cli.commands.pull import offer_to_pull
+from specdec_cli.commands.tune import profile_of
+from specdec_cli.errors import UsageError
+from specdec_cli.outputs import ByOption
+from specdec_cli.settings import AUTO
+
+if TYPE_CHECKING:
+    from specdec_cli.planning.drafting import Asked
+    from specdec_cli.planning.profile import Profile
+    from specdec_cli.presets.resolve import Resolved
+
+_pair = in_panel("Draft")
+_drafting = in_panel("Drafting")
+_rule = in_panel("Verification")
+
+
+@dataclass(frozen=True, slots=True)
+class DraftOptions:
+    """What drafts for the model that a command names."""
+
+    draft: Annotated[
+        str | None,
+        _pair(
+            help="Draft GGUF (a model or a trained head), Medusa heads (.safetensors), or ngram, lookahead, mtp, none "
+            "(plain decoding). A preset brings its own."
+        ),
+    ] = None
+    offline: Annotated[bool, _pair("--offline", help="Do not offer to fetch what is missing.")] = False
+
+    @property
+    def reads(self) -> ByOption:
+        return {"--draft": Path(self.draft) if self.draft else None}
+
+    def files_for(self, model: str) -> "Resolved":
+        """The files of the pair, fetched first if the user agrees. Raises NotHere, UsageError, ModelError."""
+        from specdec_cli.presets.resolve import named_preset, resolve
+
+        preset = named_preset(model)
+        if preset is not None and not self.offline:
+            offer_to_pull(preset, self.draft)
+        return resolve(model, preset, self.draft, quantize, find, say)
+
+
+@dataclass(frozen=True, slots=True)
+class DraftingOptions:
+    """How the drafter of a run drafts."""
+
+    k: Annotated[str, _drafting("-k", help="Draft tokens per round; auto: by measured cost.")] = AUTO
+    look_up: Annotated[bool, _drafting("--ngram/--no-ngram", help="With -k auto: n-gram lookup in the text, too.")] = (
+        True
+    )
+    p_min: Annotated[
+        float | None,
+        _drafting(min=0, max=1, help="Stop a draft before a token less likely than this (0, or the preset's)."),
+    ] = None
+    ngram_store: Annotated[
+        Path | None,
+        _drafting(
+            help="For n-gram lookup: copy from texts of earlier runs, too. Your prompts and the answers are kept in "
+            "this file (in a folder: one file for each tokenizer) as token ids, which anyone with the model can read; "
+            "at most 262,144 tokens, the oldest go first. Without this option nothing is kept."
+        ),
+    ] = None
+    force: Annotated[bool, _drafting("--force", help="Run a pair whose draft is not smaller than its target.")] = False
+    profiled: Annotated[bool, _drafting("--profile/--no-profile", help="Use what bench --tune found here.")] = True
+    verify: Annotated[
+        Literal["coupled", "rejection", "block"],
+        _rule(help="coupled: the text of plain decoding. rejection, block: its distribution, more accepted at times."),
+    ] = "coupled"
+    strict: Annotated[
+        bool,
+        _rule(
+            "--strict",
+            help="Draft only as long as passes give the numbers of single tokens; else decide near ties alone.",
+        ),
+    ] = False
+
+    @property
+    def writes(self) -> ByOption:
+        is_file = self.ngram_store is not None and not self.ngram_store.is_dir()
+        return {"--ngram-store": self.ngram_store if is_file else None}
+
+    def check(self, draft: str | None) -> None:
+        """Raises UsageError for options that exclude each other, and for a store that cannot be."""
+        draft_length(self.k)
+        store = self.ngram_store
+        if store is not None and not store.name:
+            raise UsageError("--ngram-store names no file.", hint="Give a file, or leave it out.")
+        if store is not None and not store.parent.is_dir():
+            raise UsageError(f"There is no folder {store.parent} for --ngram-store.", hint="Make it first.")
+        if draft == "ngram" and not self.look_up:
+            raise UsageError("--no-ngram leaves out what --draft ngram asks for.", hint="Leave out one of the two.")
+
+    def profile_of(self, files: "Resolved", draft: str | None) -> "Profile | None":
+        """What bench --tune found for this pair, unless the user asked for a drafter by name."""
+        from specdec_cli.presets.resolve import DRAFTER_NAMES
+
+        return profile_of(files) if self.profiled and draft not in DRAFTER_NAMES else None
+
+    def asked(self) -> "Asked":
+        from specdec_cli.planning.drafting import Asked
+
+        return Asked(
+            k=draft_length(self.k),
+            p_min=self.p_min,
+            lookup=self.look_up,
+            verify=self.verify,
+            strict=self.strict,
+            ngram_store=self.ngram_store,
+            force=self.force,
+        )
+
+
+def drafter_names(text: str | None, able: Sequence[str]) -> list[str]:
+    """Drafters between commas, each one that is `able`, or two of them with + between. Raises UsageError."""
+    from specdec_cli.drafters import sources
+
+    names = words(text)
+    unknown = [name for name in names if not all(source in able for source in sources(name))]
+    if unknown:
+        raise UsageError(
+            f"--drafter cannot be {unknown[0]!r}.",
+            hint=f"Use one or more of {', '.join(able)}, with commas, or ngram+model for n-gram lookup first.",
+        )
+    return names

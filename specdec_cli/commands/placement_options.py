@@ -1,0 +1,88 @@
+"""Where models go, and how they use memory and threads: one group for every command that opens a pair."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from specdec_cli.commands.options import first, in_panel, layers
+from specdec_cli.errors import UsageError
+
+if TYPE_CHECKING:
+    from specdec_cli.planning.profile import Profile
+    from specdec_cli.planning.request import Placement
+
+_placement = in_panel("GPU, memory, threads")
+
+
+@dataclass(frozen=True, slots=True)
+class PlacementOptions:
+    """None means "choose"."""
+
+    ngl: Annotated[str, _placement(help="Layers of the target on the GPU: auto, all or a number.")] = "auto"
+    ngl_draft: Annotated[str, _placement(help="Layers of the draft on the GPU: auto, all or a number.")] = "auto"
+    device: Annotated[
+        list[str] | None,
+        _placement(help="Device to use, by llama.cpp's name; may be repeated; cpu for the processor alone."),
+    ] = None
+    main_gpu: Annotated[int, _placement(min=0, help="GPU for what is not split.")] = 0
+    tensor_split: Annotated[str | None, _placement(help="Shares of several GPUs, such as 3,1.")] = None
+    rpc: Annotated[
+        list[str] | None, _placement(help="host:port of an RPC server whose devices to use; may be repeated.")
+    ] = None
+    require_gpu: Annotated[bool, _placement("--require-gpu", help="Fail rather than run the target without a GPU.")] = (
+        False
+    )
+    flash_attn: Annotated[
+        Literal["auto", "on", "off"] | None, _placement(help="Flash attention: auto, on or off (auto).")
+    ] = None
+    kv: Annotated[str | None, _placement(help="Type of the target's cache: f16, q8_0, q4_0 ... (f16).")] = None
+    kv_draft: Annotated[str | None, _placement(help="Type of the draft's cache; 4 bits halve acceptance (f16).")] = None
+    ctx: Annotated[
+        int | None,
+        _placement(
+            min=0, help="Context in tokens (4096, or what the model was trained for); 0: all it was trained for."
+        ),
+    ] = None
+    ctx_draft: Annotated[int | None, _placement(min=0, help="The draft's context (the target's).")] = None
+    batch: Annotated[int, _placement(min=1, help="Prompt tokens per pass.")] = 512
+    ubatch: Annotated[int | None, _placement(min=1, help="Tokens computed at once (as --batch).")] = None
+    threads: Annotated[
+        int | None, _placement(min=1, help="Threads of the target (the cores this process may use).")
+    ] = None
+    threads_draft: Annotated[int | None, _placement(min=1, help="Threads of the draft (the target's).")] = None
+    mmap: Annotated[bool, _placement(help="Map the files instead of reading them.")] = True
+    mlock: Annotated[bool, _placement("--mlock", help="Keep the weights in memory.")] = False
+
+    def asked(self, profile: "Profile | None" = None) -> "Placement":
+        """What was given; what was not, as bench --tune found it best. Raises UsageError."""
+        from specdec_cli.planning.request import Placement
+
+        return Placement(
+            gpu_layers=layers(self.ngl, "--ngl"),
+            gpu_layers_draft=layers(self.ngl_draft, "--ngl-draft"),
+            devices=tuple(self.device or ()),
+            main_gpu=self.main_gpu,
+            tensor_split=_shares(self.tensor_split),
+            rpc=tuple(self.rpc or ()),
+            require_gpu=self.require_gpu,
+            mmap=self.mmap,
+            mlock=self.mlock,
+            flash_attention=first(self.flash_attn, profile.flash_attention if profile else None, "auto"),
+            cache_type=first(self.kv, profile.cache_type if profile else None, "f16"),
+            cache_type_draft=first(self.kv_draft, profile.cache_type_draft if profile else None, "f16"),
+            n_ctx=self.ctx,
+            n_ctx_draft=self.ctx_draft,
+            n_batch=self.batch,
+            n_ubatch=self.ubatch,
+            threads=self.threads if self.threads is not None or profile is None else profile.threads,
+            threads_draft=self.threads_draft,
+        )
+
+
+def _shares(text: str | None) -> tuple[float, ...]:
+    try:
+        shares = tuple(float(part) for part in text.split(",")) if text else ()
+    except ValueError:
+        shares = (-1.0,)
+    if all(0 <= share < float("inf") for share in shares) and (any(shares) or not shares):
+        return shares
+    raise UsageError(f"--tensor-split cannot be {text!r}.", hint="Give numbers with commas, such as 3,1.")

@@ -1,0 +1,104 @@
+"""Who drafts, how long and by which rule: decided here, and nowhere else."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from specdec_cli.drafters import lookahead, sources, with_lookup
+from specdec_cli.drafters.ngram.drafter import NgramDrafter
+from specdec_cli.planning.profile import Profile
+from specdec_cli.planning.request import Drafting
+from specdec_cli.presets.resolve import DRAFTER_NAMES, Resolved
+from specdec_cli.settings import AUTO, LONGEST_AUTO, LONGEST_WITH_STATES, USUAL_K
+
+WIDEST_LOOKAHEAD = 31
+"""Tokens beside the first in a pass of lookahead."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The wishes of a user. None means "choose": `k` then by measured cost, `p_min` as the preset has it."""
+
+    k: int | None = None
+    p_min: float | None = None
+    lookup: bool = True
+    verify: str = "coupled"
+    strict: bool = False
+    ngram_store: Path | None = None
+    force: bool = False
+
+
+def decide(asked: Asked, files: Resolved, profile: Profile | None, longest: int) -> Drafting:
+    """For one run with these files. A pass holds at most `longest` draft tokens.
+
+    What the user asked for comes first, then the `profile` of bench --tune, then the preset. Where the text depends on
+    where drafts end (every rule but "coupled"), the length must not be left to measured costs.
+    """
+    drafter = _drafter(asked, files, profile)
+    preset_k = files.preset.k if files.preset is not None else None
+    k = asked.k
+    if k is None and profile is not None and profile.k != AUTO:
+        k = profile.k
+    if k is None and asked.verify != "coupled":
+        k = preset_k or USUAL_K
+    longest = min(1 if drafter == "none" else LONGEST_AUTO, longest)
+    # A drafter that does not pay is not loaded.
+    draft, head = (None, None) if drafter in DRAFTER_NAMES else (files.draft, files.head)
+    return Drafting(
+        drafter=with_lookup(drafter) if k is None and asked.lookup and profile is None else drafter,
+        k=longest if k is None else k,
+        draft=draft,
+        head=head,
+        auto=k is None and drafter != "none" and longest > 0,
+        p_min=_p_min(asked, files, profile),
+        ngram_store=asked.ngram_store,
+        verify=asked.verify,
+        strict=asked.strict,
+        force=asked.force,
+    )
+
+
+def _drafter(asked: Asked, files: Resolved, profile: Profile | None) -> str:
+    if profile is None:
+        return files.drafter
+    tuned = profile.drafter if asked.lookup else profile.drafter.removeprefix(f"{NgramDrafter.name}+")
+    return files.drafter if tuned == NgramDrafter.name and not asked.lookup else tuned
+
+
+def _p_min(asked: Asked, files: Resolved, profile: Profile | None) -> float:
+    preset_p_min = files.preset.p_min if files.preset is not None else None
+    wishes = (asked.p_min, profile.p_min if profile is not None else None, preset_p_min)
+    return next((wish for wish in wishes if wish is not None), 0.0)
+
+
+def for_several(files: Resolved, drafters: Iterable[str], longest: int, *, auto: bool = False) -> Drafting:
+    """To try these drafters one after another with one open pair, and drafts of at most `longest` tokens.
+
+    MTP layers are read with the weights. Lookahead needs more sequences; its passes are wide, and texts are compared at
+    the widths of passes.
+    """
+    trees = any(_has_trees(name) for name in drafters)
+    return Drafting(
+        drafter="mtp" if files.drafter == "mtp" else "none",
+        k=max(longest, WIDEST_LOOKAHEAD if trees else 0),
+        draft=files.draft,
+        head=files.head,
+        auto=auto,
+        trees=trees,
+        force=True,
+    )
+
+
+def longest_draft(drafting: Drafting, *, has_states: bool) -> int:
+    """Draft tokens of a round that a context must have room for; a target with states keeps one for each of them."""
+    is_chosen = drafting.auto and drafting.drafter != "none"  # else several are tried, fixed lengths too
+    return min(drafting.k, LONGEST_WITH_STATES) if is_chosen and has_states else drafting.k
+
+
+def n_branches(drafting: Drafting) -> int:
+    """Leaves of a tree beside the text that a context must have room for."""
+    return lookahead.DEFAULT_WINDOW if drafting.trees or _has_trees(drafting.drafter) else 0
+
+
+def _has_trees(drafter: str) -> bool:
+    return lookahead.LookaheadDrafter.name in sources(drafter)
