@@ -59,9 +59,9 @@ def run(
     from specdec_cli.generation.pair import open_pair
     from specdec_cli.llama.abort import AbortFlag
 
+    drafting.check(pairing.draft)
     question = text.prompt(prompt)
     output.check(is_chat=question is None)
-    drafting.check(pairing.draft)
     reads = {"MODEL": Path(model), **pairing.reads, **text.reads, **grammar.reads}
     check_outputs({**output.writes, **text.writes, **drafting.writes}, reads)
     abort = AbortFlag()
