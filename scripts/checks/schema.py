@@ -39,7 +39,7 @@ class Bed:
 
     def __init__(self, stack: ExitStack, target: Path, draft: Path) -> None:
         models = [stack.enter_context(LlamaModel(ModelSettings(path))) for path in (target, draft)]
-        settings = ContextSettings(n_ctx=512, threads=2, max_rows=LONGEST_FORCED + 1)
+        settings = ContextSettings(n_ctx=512, threads=1, max_rows=LONGEST_FORCED + 1)
         self.model = models[0]
         self.target, self.draft = (stack.enter_context(LlamaSession(model, settings)) for model in models)
         self.grammar = open_grammar(GrammarSource("json-schema", json.dumps(PERSON)), self.model, print, stack)

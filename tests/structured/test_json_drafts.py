@@ -129,6 +129,15 @@ def test_what_the_schema_forces_takes_no_pass_of_its_own(smollm2: Json) -> None:
     assert sum(len(r.tokens) for r in rounds) > 2 * len(rounds)
 
 
+def test_behind_a_draft_comes_what_it_forces(smollm2: Json) -> None:
+    """A draft of one token that opens or ends a value brings the next key with it."""
+    rule = SharedNoise(smollm2.law(SamplingParams(temperature=0), most_forced=16), seed=0)
+    drafted = [r for r in smollm2.rounds(rule, 1) if r.source != FORCED and len(r.drafted) > 1]
+    assert drafted
+    assert all(r.k == len(r.drafted) for r in drafted)
+    assert any(r.n_accepted == len(r.drafted) for r in drafted)
+
+
 @pytest.mark.parametrize("rule", [TokenRejection, BlockRejection])
 def test_json_by_the_other_rules_is_json_too(smollm2: Json, rule: type[TokenRejection | BlockRejection]) -> None:
     law = smollm2.law(SamplingParams(temperature=1.0), most_forced=16)
