@@ -27,6 +27,7 @@ from specdec_cli.generation.pair import Pair, open_pair
 from specdec_cli.generation.rules import RULES
 from specdec_cli.llama.abort import AbortFlag
 from specdec_cli.llama.session import LlamaSession
+from specdec_cli.llama.token_batch import TokenBatch
 from specdec_cli.planning.request import Drafting, PairRequest, Placement, Sampling
 from tests.cli import Done, Models, inside
 from tests.fakes import FakeHead, HashLM
@@ -412,13 +413,13 @@ def test_audit_tells_a_verdict_and_writes_a_document(models: Models, tmp_path: P
 
 def counted_trees(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many tokens beside the text each tree had that was evaluated."""
-    place, trees = LlamaSession._place_tree, list[int]()
+    place, trees = TokenBatch.place_tree, list[int]()
 
-    def counted(self: LlamaSession, branches: Branches, *rest: Any) -> None:
+    def counted(self: TokenBatch, branches: Branches, *rest: Any) -> None:
         trees.append(len(branches.tokens))
         place(self, branches, *rest)
 
-    monkeypatch.setattr(LlamaSession, "_place_tree", counted)
+    monkeypatch.setattr(TokenBatch, "place_tree", counted)
     return trees
 
 

@@ -15,7 +15,7 @@ from specdec_cli.generation.prompts import conversation
 from specdec_cli.generation.trace import Trace
 from specdec_cli.generation.writer import Limits, Writer, Written
 from specdec_cli.llama.abort import AbortFlag
-from specdec_cli.llama.session import LlamaSession
+from specdec_cli.llama.token_batch import TokenBatch
 from specdec_cli.planning.request import Drafting, PairRequest, Placement, Sampling
 from specdec_cli.ui.silent import SilentView
 from tests.cli import HEADS, N_VOCAB, VOCAB, Models, inside, json_inside, specdec
@@ -175,8 +175,8 @@ def test_a_head_goes_by_no_other_heads_name(models: Heads, command: str) -> None
 
 def test_lookahead_beside_heads(models: Heads, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a head reads of a pass does not hold the trees beside the text."""
-    place, trees = LlamaSession._place_tree, list[Any]()
-    monkeypatch.setattr(LlamaSession, "_place_tree", lambda *args: trees.append(args) or place(*args))
+    place, trees = TokenBatch.place_tree, list[Any]()
+    monkeypatch.setattr(TokenBatch, "place_tree", lambda *args: trees.append(args) or place(*args))
     (tmp_path / "prompts.txt").write_text("a b c a b c", encoding="utf-8")
     few = ("--tokens", 48, "--draws", 100, "--places", 1, "-k", 3, "--temp", "0,1", "--budget", 0.1)
     for target, draft in ((models.target, models.eagle3), (models.mtp, "mtp")):
