@@ -11,7 +11,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from specdec_cli.bench.measure import AUTO, Length
+from specdec_cli.bench.measure import Length
+from specdec_cli.settings import AUTO
 
 Known = NDArray[np.bool_]
 """Which steps of a ring the draft knows, shape [words]."""

@@ -205,16 +205,6 @@ def test_measuring_commands_offload_as_run_does(
     assert settings["devices"] == (["RPC1"] if flags else [])
 
 
-def test_a_draft_is_made_with_offloaded_models(server: str, tmp_path: Path, pair: tuple[Path, Path]) -> None:
-    log, prompts = tmp_path / "llama.log", tmp_path / "prompts.txt"
-    prompts.write_text("a b c")
-    out = ("--out", tmp_path / "made.gguf", "-n", 8, "--prompts", prompts, "--temp", 0)
-    placement = ("--rpc", server, "--device", "RPC0", "--log", log)
-    done = specdec("draft", "make", pair[0], *out, *placement, env={"SPECDEC_CACHE": str(tmp_path / "cache")})
-    assert done.code in (0, 10), done.err
-    assert buffers(log) == {"RPC0"}
-
-
 # --- a GPU is required ----------------------------------------------------------------------------------
 
 
