@@ -51,6 +51,9 @@ class PlacementOptions:
     threads_draft: Annotated[int | None, _placement(min=1, help="Threads of the draft (the target's).")] = None
     mmap: Annotated[bool, _placement(help="Map the files instead of reading them.")] = True
     mlock: Annotated[bool, _placement("--mlock", help="Keep the weights in memory.")] = False
+    trust: Annotated[
+        bool, _placement("--trust", help="Open new files at once, without a trial in a process of its own.")
+    ] = False
 
     def asked(self, profile: "Profile | None" = None) -> "Placement":
         """What was given; what was not, as bench --tune found it best. Raises UsageError."""
@@ -66,6 +69,7 @@ class PlacementOptions:
             require_gpu=self.require_gpu,
             mmap=self.mmap,
             mlock=self.mlock,
+            trust=self.trust,
             flash_attention=first(self.flash_attn, profile.flash_attention if profile else None, "auto"),
             cache_type=first(self.kv, profile.cache_type if profile else None, "f16"),
             cache_type_draft=first(self.kv_draft, profile.cache_type_draft if profile else None, "f16"),

@@ -34,7 +34,7 @@ from specdec_cli.models.memory import ModelFacts
 from specdec_cli.planning.plan import Plan, Say, make_plan
 from specdec_cli.planning.profile import key_for, named
 from specdec_cli.planning.request import Drafting, PairRequest, Placement
-from specdec_cli.planning.trials import try_files
+from specdec_cli.planning.trials import try_context, try_files
 from specdec_cli.settings import AUTO, LONGEST_AUTO, ContextSettings, Length, ModelSettings
 
 
@@ -221,13 +221,14 @@ def reopened(pair: Pair, target: ContextSettings, draft: ContextSettings | None,
     """The same weights in contexts of their own, beside those that are open. Raises UsageError, OutOfMemory."""
     with ExitStack() as stack:
 
-        def again(opened: OpenModel, context: ContextSettings) -> OpenModel:
+        def again(opened: OpenModel, context: ContextSettings, drafts_for: Path | None) -> OpenModel:
+            try_context(opened.model.path, drafts_for, context, abort)
             session = stack.enter_context(LlamaSession(opened.model, context, abort=abort))
             return replace(opened, session=session, context=context)
 
-        both = again(pair.target, target), pair.draft
+        both = again(pair.target, target, None), pair.draft
         if isinstance(pair.draft, OpenModel) and draft is not None:
-            both = both[0], again(pair.draft, draft)
+            both = both[0], again(pair.draft, draft, pair.target.model.path)
         yield replace(pair, target=both[0], draft=both[1])
 
 

@@ -50,6 +50,7 @@ class Placement:
     """Where both models go, and how they use memory and threads. None means "choose"; sizes are in tokens.
 
     Numbers of GPU layers are "auto", "all" or digits. What ends in `_draft` follows the target's unless it is given.
+    With `trust` files are opened without a trial in a process of its own.
     """
 
     gpu_layers: str = "auto"
@@ -61,6 +62,7 @@ class Placement:
     require_gpu: bool = False
     mmap: bool = True
     mlock: bool = False
+    trust: bool = False
     flash_attention: FlashAttention = "auto"
     cache_type: str = "f16"
     cache_type_draft: str = "f16"

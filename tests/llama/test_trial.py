@@ -193,6 +193,8 @@ def test_a_file_that_is_not_there_is_left_to_whoever_opens_it(
 
 def test_a_trusted_file_is_not_tried(models: Models, children: Children, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = ("run", models.ring, "hi", "-n", 2, "--draft", "none")
+    assert inside(*asked, "--trust").code == 0
+    assert children.tried == []
     assert inside(*asked).code == 0
     assert children.tried == [["ring.gguf"]]
     monkeypatch.setenv("SPECDEC_TRUST", "1")
