@@ -160,7 +160,7 @@ def test_a_note_says_what_was_left_out_beside_lookup(
     target = models.mtp if kind == "mtp" else models.words
     draft = {"model": models.draft, "mtp": "mtp", "medusa": medusa}[kind]
     done = json_inside(target, "a b c a b c", "--draft", draft, "--raw", "-n", 12, "--temp", 0)
-    assert f"Drafts by {kind} were left out, and only lookup in the text was asked: a draft token takes" in done.err
+    assert f"The draft ({kind}) was not used: a draft token takes" in done.err
 
 
 @pytest.mark.parametrize("command", ["bench", "audit"])
