@@ -318,10 +318,9 @@ EVERY_DRAFTER = ("medusa", "lookahead", "ngram+model", "ngram+medusa")
 def every(pair_files: PlantedPair, tmp_path: Path) -> Iterator[Pair]:
     """With a draft model, Medusa heads and room for lookahead."""
     heads = write_safetensors(tmp_path / "heads.safetensors", heads_of(pair_files.p, 3))
-    files = pair_files.target, pair_files.draft
     request = PairRequest(
-        files.target,
-        Drafting("lookahead", 31, files.draft, force=True, head=heads),
+        pair_files.target,
+        Drafting("lookahead", 31, pair_files.draft, force=True, head=heads),
         Sampling(seed=1, params=PURE),
         Placement(threads=1, cache_type="f32"),
     )

@@ -140,7 +140,7 @@ def test_log_goes_to_the_file_and_nowhere_else(models: Models, tmp_path: Path) -
 def test_file_that_cannot_be_written(models: Models, option: str) -> None:
     done = inside("run", models.ring, "a b", option, "/nowhere/file")
     assert (done.code, done.out) == (2, "")
-    assert "/nowhere/file cannot be written: No such file or directory." in done.err
+    assert "/nowhere/file cannot be written." in done.err
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
