@@ -2,6 +2,7 @@
 
 import errno
 import os
+import signal
 import sys
 from typing import Annotated
 
@@ -88,6 +89,8 @@ def main() -> None:
         sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(130)
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it ends anyway; another signal would only be a traceback
 
 
 def _open_closed_streams() -> None:

@@ -26,6 +26,11 @@ def config_folder(environ: Mapping[str, str] = os.environ) -> Path:
     return _folder(environ, "SPECDEC_CONFIG", "XDG_CONFIG_HOME", ".config", "Library/Application Support")
 
 
+def state_folder(environ: Mapping[str, str] = os.environ) -> Path:
+    """What a program remembers of its use. `SPECDEC_STATE` overrides the system's custom."""
+    return _folder(environ, "SPECDEC_STATE", "XDG_STATE_HOME", ".local/state", "Library/Application Support")
+
+
 def draft_folder(environ: Mapping[str, str] = os.environ) -> Path:
     """Where drafts are made: a folder for each piece of work, with WORK_LOCK in it."""
     return cache_folder(environ) / "drafts"

@@ -4,7 +4,7 @@ import contextlib
 import signal
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any, Self
 
@@ -16,7 +16,30 @@ def raise_on_sigterm() -> None:
     signal.signal(signal.SIGTERM, _raise)
 
 
+def hold_continuation() -> None:
+    """Hold SIGCONT back from this thread, and from those that it starts: after a stop any thread may be given it, and
+    only the main one can draw a prompt again. It takes it in `continuation_let_through`."""
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCONT})
+
+
+@contextlib.contextmanager
+def continuation_let_through(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """Call `handler` for a SIGCONT that comes meanwhile, or that was held back."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.signal(signal.SIGCONT, handler)
+    try:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCONT})
+        yield
+    finally:
+        hold_continuation()
+        signal.signal(signal.SIGCONT, before)
+
+
 def _raise(number: int, _frame: FrameType | None) -> None:
+    signal.signal(number, signal.SIG_IGN)  # a second one must not break off what the first one closes
     raise Interrupted(number)
 
 

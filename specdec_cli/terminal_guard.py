@@ -7,10 +7,7 @@ import sys
 from contextlib import suppress
 from typing import Any
 
-try:
-    import termios
-except ImportError:  # Windows, where there is no fork either
-    termios = None  # type: ignore[assignment]
+from specdec_cli.foreground import modes_of, set_modes
 
 # The death may have come in the middle of a frame: everything that one switches, and the panel below.
 _RESTORE = b"\r\n\x1b[?2026l\x1b[?7h\x1b[0m\x1b[J\x1b[?25h"
@@ -28,7 +25,7 @@ def guard_terminal() -> None:
     """
     if not hasattr(os, "fork") or not sys.stderr.isatty():
         return
-    modes = termios.tcgetattr(sys.stderr)
+    modes = modes_of(sys.stderr)
     reader, writer = os.pipe()
     if os.fork() == 0:
         os.close(writer)
@@ -46,14 +43,15 @@ def _goodbye(writer: int, owner: int) -> None:
             os.wait()
 
 
-def _wait_for_goodbye(reader: int, modes: list[Any]) -> None:
+def _wait_for_goodbye(reader: int, modes: list[Any] | None) -> None:
     """The child's whole life. Its pipe closes when the parent dies; empty, it was a bad death."""
     # The last lets a process that is not in front set the modes of the terminal.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGTTOU):
         signal.signal(number, signal.SIG_IGN)
     try:
         if not os.read(reader, 3):
-            termios.tcsetattr(sys.stderr, termios.TCSADRAIN, modes)
+            if modes is not None:
+                set_modes(sys.stderr, modes)
             os.write(sys.stderr.fileno(), _RESTORE + _LAST_WORDS)
     finally:
         os._exit(0)

@@ -9,7 +9,7 @@ import struct
 import subprocess
 import termios
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -27,6 +27,7 @@ PANEL = ("first token", "acceptance", "per pass", "ms a round", "accepted by dra
 class Terminal:
     """A command with a terminal of its own around it. `screen` is what a person sees.
 
+    `before` is a command that runs this one.
     Ctrl-C reaches only what `leads` the terminal's session. With such a leader's death the terminal goes, too.
     """
 
@@ -38,6 +39,7 @@ class Terminal:
         stdin: int | None = None,
         stdout: int | None = None,
         leads: bool = True,
+        before: Sequence[str] = (),
         env: dict[str, str] | None = None,
     ) -> None:
         self.raw = b""
@@ -52,7 +54,7 @@ class Terminal:
         self.modes = termios.tcgetattr(self._slave)
         neutral = {key: value for key, value in os.environ.items() if key not in ("COLUMNS", "LINES")}
         self.process = subprocess.Popen(
-            [*COMMAND, *map(str, arguments)],
+            [*before, *COMMAND, *map(str, arguments)],
             stdin=self._slave if stdin is None else stdin,
             stdout=self._slave if stdout is None else stdout,
             stderr=self._slave,

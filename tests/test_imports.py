@@ -20,7 +20,8 @@ IMPORTS = {
     "paths": "",
     "outputs": "errors paths",
     "signals": "errors",
-    "terminal_guard": "",
+    "foreground": "",
+    "terminal_guard": "foreground",
     "settings": "errors",
     "decode": "errors numpy",
     "models": "errors settings",
@@ -33,15 +34,15 @@ IMPORTS = {
     "presets",
     "lengths": "errors untrusted_files paths settings decode planning",
     "hub": "errors untrusted paths settings models llama presets planning httpcore2 huggingface_hub",
-    "ui": "decode models rich",
+    "ui": "foreground decode models rich",
     "generation": "errors untrusted_files paths settings decode models drafters llama structured advice planning "
     "lengths ui jinja2 numpy",
     "bench": "errors untrusted_files outputs settings decode drafters llama presets planning lengths ui generation "
     "matplotlib numpy",
     "audit": "decode drafters generation bench numpy",
     "make_draft": "errors untrusted_files paths decode models llama planning lengths generation bench numpy",
-    "commands": "errors outputs paths signals terminal_guard settings decode models drafters llama structured "
-    "advice presets planning lengths hub ui generation bench audit make_draft typer",
+    "commands": "errors untrusted_files outputs paths signals terminal_guard settings decode models drafters llama "
+    "structured advice presets planning lengths hub ui generation bench audit make_draft typer",
     "app": "errors ui commands typer",
     "__main__": "app",
     "__init__": "",

@@ -2,6 +2,7 @@
 
 import statistics
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,6 @@ from specdec_cli.lengths.speedup_model import (
     CostCurve,
     conditional_acceptance,
     expected_tokens,
-    position_counts,
     predicted_speedup,
 )
 from specdec_cli.untrusted_files import parse_json, read_file, reason
@@ -22,6 +22,8 @@ from specdec_cli.untrusted_files import parse_json, read_file, reason
 _LARGEST_TRACE = 256 << 20
 _LONGEST_LINE = 4 << 20
 _LONGEST_DRAFT = 1024
+_PRIOR = 4.0
+"""Outcomes that a confidence itself stands for, beside those seen with it."""
 _WANTED = "Give a file that run --jsonl wrote."
 
 
@@ -29,13 +31,17 @@ _WANTED = "Give a file that run --jsonl wrote."
 class Recording:
     """What a trace holds of its runs: chances by draft position, and what passes and draft tokens took (seconds).
 
-    `passes` are medians by width; `speed` is what the run had, in tokens per second after its first round.
+    `passes` are medians by width; `speed` is what the run had, in tokens per second after its first round. `estimated`
+    is the share of draft tokens that were not verified, whose outcomes are estimated from their confidence; `undrafted`
+    that of rounds without a draft.
     """
 
     chances: tuple[float, ...]
     passes: Mapping[int, float]
     draft: float
     speed: float
+    estimated: float = 0.0
+    undrafted: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,15 +56,20 @@ class WhatIf:
 
 
 def read_trace(file: Path) -> Recording:
-    """A trace that `run --jsonl` wrote. Raises UsageError for another file, and without drafts of a fixed length."""
+    """A trace that `run --jsonl` wrote. Raises UsageError for another file, and for one without drafts.
+
+    With -k auto, drafts are cut where they are likely to be wrong, so the tokens that were verified are better than
+    those of a fixed length. A token that was drafted and cut counts as its confidence was worth elsewhere in the trace.
+    """
     rounds, was_chosen = _rounds(file)
-    if was_chosen:
+    if was_chosen and not any(one.confidences for one in rounds):
         raise UsageError(
-            f"The lengths in {file} were chosen round by round (-k auto), where drafts were likely to be right.",
-            hint="What other lengths are worth tells a run with a fixed one: specdec run ... -k 8 --jsonl FILE",
+            f"The draft lengths in {file} were chosen by -k auto, and it has no confidences.",
+            hint="Record the run again, or with a fixed length: specdec run ... -k 8 --jsonl FILE",
         )
-    tried, kept = position_counts((one.n_drafted, one.n_accepted) for one in rounds)
-    if not tried:
+    tried, kept = _counts(rounds)
+    n_verified = sum(one.n_drafted for one in rounds)
+    if not n_verified:
         raise UsageError(
             f"{file} has no round with a draft.", hint="Record a run with a draft: specdec run ... --jsonl FILE"
         )
@@ -68,9 +79,49 @@ def read_trace(file: Path) -> Recording:
     return Recording(
         chances=tuple(conditional_acceptance(tried, kept)),
         passes={width: statistics.median(seconds) for width, seconds in sorted(by_width.items())},
-        draft=sum(one.draft_seconds for one in rounds) / sum(one.n_drafted for one in rounds),
+        draft=sum(one.draft_seconds for one in rounds) / sum(one.n_drawn for one in rounds),
         speed=sum(one.n_accepted + one.n_own for one in rounds) / sum(one.seconds for one in rounds),
+        estimated=1 - n_verified / sum(one.n_drawn for one in rounds),
+        undrafted=sum(not one.n_drawn for one in rounds) / len(rounds),
     )
+
+
+def _counts(rounds: "Sequence[_Round]") -> tuple[list[float], list[float]]:
+    """Drafts that came as far as each position, and those that kept it; a token that was cut counts in part."""
+    worth = _Calibration(rounds)
+    longest = max((one.n_drawn for one in rounds), default=0)
+    tried, kept = [0.0] * longest, [0.0] * longest
+    for one in rounds:
+        for i in range(min(one.n_accepted + 1, one.n_drafted)):
+            tried[i] += 1
+            kept[i] += i < one.n_accepted
+        reached = float(one.n_accepted == one.n_drafted and one.n_own)
+        for i in range(one.n_drafted, one.n_drawn):
+            tried[i] += reached
+            reached *= worth.of(one.source, one.confidences[i])
+            kept[i] += reached
+    return tried, kept
+
+
+class _Calibration:
+    """How often tokens of a source were accepted, by how sure it was: in tenths, each drawn towards its own middle."""
+
+    def __init__(self, rounds: "Sequence[_Round]") -> None:
+        self._tried, self._kept = Counter[tuple[str, int | None]](), Counter[tuple[str, int | None]]()
+        for one in rounds:
+            for i, confidence in enumerate(one.confidences[: min(one.n_accepted + 1, one.n_drafted)]):
+                cell = one.source, _tenth(confidence)
+                self._tried[cell] += 1
+                self._kept[cell] += i < one.n_accepted
+
+    def of(self, source: str, confidence: float | None) -> float:
+        """The chance that such a token is accepted."""
+        cell, expected = (source, _tenth(confidence)), 0.5 if confidence is None else confidence
+        return (self._kept[cell] + _PRIOR * expected) / (self._tried[cell] + _PRIOR)
+
+
+def _tenth(confidence: float | None) -> int | None:
+    return None if confidence is None else min(int(10 * confidence), 9)
 
 
 def curve_of(document: Mapping[str, Any]) -> CostCurve:
@@ -135,6 +186,13 @@ class _Round(NamedTuple):
     draft_seconds: float
     verify_seconds: float
     seconds: float
+    confidences: tuple[float | None, ...]
+    source: str
+
+    @property
+    def n_drawn(self) -> int:
+        """Tokens that were drafted, verified or not."""
+        return max(self.n_drafted, len(self.confidences))
 
 
 def _rounds(file: Path) -> tuple[list[_Round], bool]:
@@ -176,6 +234,7 @@ def _lines(file: Path) -> Iterator[dict[str, Any]]:
 def _round(line: Mapping[str, Any], file: Path) -> _Round:
     """Raises UsageError for what no run can have written."""
     drafted, n_accepted, own = (line.get(name) for name in ("drafted", "n_accepted", "own"))
+    confidences, source = line.get("confidences", []), line.get("source", "")
     draft_seconds, verify_seconds, seconds = (line.get(f"{name}seconds") for name in ("draft_", "verify_", ""))
     if not (
         isinstance(drafted, list)
@@ -185,18 +244,36 @@ def _round(line: Mapping[str, Any], file: Path) -> _Round:
         and _is_between(draft_seconds, 0)
         and _is_between(verify_seconds, LEAST_PASS_SECONDS)
         and _is_between(seconds, LEAST_PASS_SECONDS)
+        and _are_confidences(confidences)
+        and isinstance(source, str)
     ):
         raise _no_trace(file)
-    if len(drafted) > _LONGEST_DRAFT:
+    n_drawn = max(len(drafted), len(confidences))
+    if n_drawn > _LONGEST_DRAFT:
         raise UsageError(
-            f"A draft in {file} has {len(drafted):,} tokens.",
+            f"A draft in {file} has {n_drawn:,} tokens.",
             hint=f"Replay a run whose drafts have at most {_LONGEST_DRAFT:,}.",
         )
-    return _Round(len(drafted), n_accepted, int(own is not None), draft_seconds, verify_seconds, seconds)
+    return _Round(
+        len(drafted),
+        n_accepted,
+        int(own is not None),
+        draft_seconds,
+        verify_seconds,
+        seconds,
+        tuple(confidences),
+        source,
+    )
 
 
 def _no_trace(file: Path) -> UsageError:
     return UsageError(f"{file} is no trace of a run.", hint=_WANTED)
+
+
+def _are_confidences(values: Any) -> TypeGuard[list[float | None]]:
+    return isinstance(values, list) and all(
+        value is None or (type(value) in (int, float) and 0 <= value <= 1) for value in values
+    )
 
 
 def _is_between(value: Any, least: float) -> TypeGuard[float]:

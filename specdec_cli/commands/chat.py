@@ -4,10 +4,11 @@ import io
 import re
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from specdec_cli.commands.options import say
+from specdec_cli.commands.questions import Questions
 from specdec_cli.errors import UsageError
 
 if TYPE_CHECKING:
@@ -18,8 +19,8 @@ if TYPE_CHECKING:
 STOPPED_BY_CTRL_C = 130
 
 
-def chat(writer: "Writer", talk: "Conversation | None", abort: "AbortFlag") -> None:
-    """Ask and answer until the input ends. Ctrl-C ends an answer; at the prompt it ends the chat."""
+def chat(writer: "Writer", talk: "Conversation | None", abort: "AbortFlag", questions: Questions) -> None:
+    """Ask and answer until the input ends. Ctrl-C ends an answer, clears a line, or ends the chat."""
     if talk is None:
         raise UsageError(
             "This model has no chat template, so there is nothing to chat with.",
@@ -27,8 +28,10 @@ def chat(writer: "Writer", talk: "Conversation | None", abort: "AbortFlag") -> N
         )
     if isinstance(sys.stdin, io.TextIOWrapper):
         sys.stdin.reconfigure(errors="replace")  # a byte that is no text must not end the chat
-    say("Chat: /new starts over, Ctrl-C stops the answer, Ctrl-D (or Ctrl-C at the prompt) quits.")
-    while (text := _ask()) is not None:
+    say(
+        "Chat: /new starts over, Ctrl-C stops the answer or clears the line, Ctrl-D (or Ctrl-C on an empty line) quits."
+    )
+    while (text := questions.ask()) is not None:
         if text == "/new":
             talk.forget()
             say("Started over.")
@@ -49,24 +52,6 @@ def _turn(writer: "Writer", talk: "Conversation", text: str, abort: "AbortFlag")
         return
     if error is not None and error.exit_code != STOPPED_BY_CTRL_C:
         raise error
-
-
-def _ask() -> str | None:
-    """A line from the user; None at the end of input."""
-    with suppress(ImportError):
-        import readline  # noqa: F401  (line editing and history for input())
-    question = "> "
-    if not sys.stdout.isatty():  # input() would write it among the answers
-        print(question, end="", file=sys.stderr, flush=True)
-        question = ""
-    try:
-        return input(question).strip()
-    except EOFError:
-        print(file=sys.stderr)
-        return None
-    except KeyboardInterrupt:
-        print(file=sys.stderr)
-        raise
 
 
 @contextmanager

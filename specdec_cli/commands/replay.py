@@ -50,6 +50,11 @@ def replay(
     best = max(found, key=lambda one: one.speedup)
     chances = ", ".join(f"{chance:.0%}" for chance in recording.chances)
     print(f"\nRecorded: {recording.speed:.1f} tokens/s; chances by position {chances}.")
+    if recording.estimated:
+        print(
+            f"Lengths were chosen by -k auto: {recording.estimated:.0%} of the draft tokens were not verified and are "
+            f"estimated from their confidence; {recording.undrafted:.0%} of the passes had no draft and tell nothing."
+        )
     print(
         f"Best: -k {best.k}, {best.speedup:.2f} times plain decoding."
         if best.speedup > 1

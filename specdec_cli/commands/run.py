@@ -15,10 +15,11 @@ from specdec_cli.commands.groups import takes_groups
 from specdec_cli.commands.options import say, write_log
 from specdec_cli.commands.output_options import OutputOptions
 from specdec_cli.commands.placement_options import PlacementOptions
+from specdec_cli.commands.questions import Questions
 from specdec_cli.commands.sampling_options import GrammarOptions, SamplingOptions, TempOpt
 from specdec_cli.commands.text_options import TextOptions
 from specdec_cli.outputs import check_outputs
-from specdec_cli.signals import raise_on_sigterm
+from specdec_cli.signals import hold_continuation, raise_on_sigterm
 from specdec_cli.terminal_guard import guard_terminal
 
 if TYPE_CHECKING:
@@ -55,6 +56,7 @@ def run(
     """
     guard_terminal()
     raise_on_sigterm()
+    hold_continuation()
     from specdec_cli.generation.json_document import plain
     from specdec_cli.generation.pair import open_pair
     from specdec_cli.llama.abort import AbortFlag
@@ -81,7 +83,7 @@ def run(
         writer = _writer(pair, text, output, trace, settings)
         cache, talk = text.loaded_cache(pair), text.conversation(pair, system)
         if question is None:
-            _converse(writer, talk, abort, cache)
+            _converse(writer, talk, abort, cache, Questions(text.history))
             return
         ids = talk.ask(question) if talk is not None else text.ids_without_template(pair, question, system)
         with stoppable(abort):
@@ -128,10 +130,13 @@ def _writer(
     )
 
 
-def _converse(writer: "Writer", talk: "Conversation | None", abort: "AbortFlag", cache: "PromptCache | None") -> None:
+def _converse(
+    writer: "Writer", talk: "Conversation | None", abort: "AbortFlag", cache: "PromptCache | None", questions: Questions
+) -> None:
     try:
-        chat(writer, talk, abort)
+        chat(writer, talk, abort, questions)
     finally:  # most chats end with Ctrl-C
+        questions.keep()
         if cache is not None:
             cache.save(writer.prompt_tokens - 1)
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from specdec_cli.commands.options import in_panel, say
 from specdec_cli.errors import UsageError
 from specdec_cli.outputs import ByOption
+from specdec_cli.paths import state_folder
 
 if TYPE_CHECKING:
     from specdec_cli.generation.chat import Conversation
@@ -40,6 +41,9 @@ class TextOptions:
         False
     )
     n: Annotated[int | None, _text("-n", min=0, help="Most tokens to write (unlimited).")] = None
+    no_history: Annotated[
+        bool, _text("--no-history", help="Neither read nor keep the questions of chats (chat-history, 0600).")
+    ] = False
     stop: Annotated[list[str] | None, _text(help="End the text before this string; may be repeated.")] = None
 
     @property
@@ -57,12 +61,17 @@ class TextOptions:
             "--prompt-cache (the draft's)": draft_file(self.prompt_cache),
         }
 
+    @property
+    def history(self) -> Path | None:
+        """Where the questions of chats are kept."""
+        return None if self.no_history else state_folder() / "chat-history"
+
     def prompt(self, argument: str | None) -> str | None:
         """The text to answer, None for a chat. Raises UsageError, also for options that exclude each other."""
         from specdec_cli.generation.prompt_cache import check_file
         from specdec_cli.generation.prompts import prompt_text
 
-        text = prompt_text(argument, self.file, sys.stdin)
+        text = prompt_text(argument, self.file, sys.stdin, say)
         if self.raw and text is None:
             raise UsageError("--raw needs a prompt: a chat has a template.", hint="Give one, or leave out --raw.")
         if self.raw and self.system is not None:

@@ -1,5 +1,6 @@
 """How many tokens to draft next, and when to stop drafting."""
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from specdec_cli.decode.types import Draft, Round, to_the_end
@@ -14,6 +15,11 @@ class DraftLength(Protocol):
     @property
     def off_reason(self) -> str | None:
         """Why nothing is drafted any more; None while drafting goes on."""
+        ...
+
+    @property
+    def confidences(self) -> Sequence[float | None]:
+        """What `more` was told of the last draft, if lengths are chosen by it."""
         ...
 
     def begin(self, n_prompt: int) -> None:
@@ -45,6 +51,7 @@ class FixedLength:
         self._failures = 0
 
     more = staticmethod(to_the_end)
+    confidences: Sequence[float | None] = ()
 
     def begin(self, n_prompt: int) -> None:
         pass

@@ -92,6 +92,7 @@ def generate(
             finish=full if len(tokens) >= limit else None,
             logprobs=found,
             source=draft.source,
+            confidences=() if forced else tuple(length.confidences),
             n_beside=len(draft.beside.tokens) if draft.beside is not None else 0,
         )
         if is_end:

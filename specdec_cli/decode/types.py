@@ -83,7 +83,8 @@ class Round:
     target's own choices. `own` is the target's token after them: the correction after a mismatch
     or the bonus after a full match; None when the text ended on an accepted draft token.
     `logprobs` has one entry per emitted token if they were asked for. `source` is the draft's.
-    `n_beside` tokens of a tree were evaluated in the same pass.
+    `n_beside` tokens of a tree were evaluated in the same pass. `confidences` are how sure the drafter was of each
+    token that it drafted, those that were not verified included, where lengths were chosen by that.
     Times are seconds: `draft_seconds` inside the drafter, `verify_seconds` inside the target's
     pass, `seconds` the whole time since the previous round ended (its consumer included).
     """
@@ -100,6 +101,7 @@ class Round:
     n_beside: int = 0
     logprobs: tuple[TokenLogprob, ...] = ()
     source: str = ""
+    confidences: tuple[float | None, ...] = ()
 
     @property
     def tokens(self) -> tuple[int, ...]:

@@ -1,6 +1,8 @@
 """Where the prompt comes from, and which ids it becomes."""
 
 import os
+import select
+import stat
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
@@ -11,9 +13,12 @@ from specdec_cli.generation.chat import THINKING_SWITCHES, ChatTemplate, Convers
 from specdec_cli.generation.encode import ChatEncoder
 from specdec_cli.llama.model import LlamaModel
 
+_WAIT_FOR_PIPE = 1.0
+"""Seconds that a program at the other end of a pipe has to write something."""
 
-def prompt_text(prompt: str | None, file: Path | None, stdin: TextIO | None) -> str | None:
-    """The prompt: argument, file, or piped standard input; argument and file together are joined.
+
+def prompt_text(prompt: str | None, file: Path | None, stdin: TextIO | None, say: Say = ignore) -> str | None:
+    """The prompt: argument, file, or piped standard input; an argument is followed by what either brings.
 
     None means that a person sits at the terminal: chat. `stdin` is None in a process without one.
     Raises UsageError for what cannot be read, and when there is nothing to read.
@@ -28,7 +33,10 @@ def prompt_text(prompt: str | None, file: Path | None, stdin: TextIO | None) -> 
                 hint="Check what -f names, or leave out -f.",
             )
         prompt = text if prompt is None else f"{prompt}\n\n{text}"
-    elif prompt is None:
+    elif prompt is not None:
+        text = _from_stdin(stdin) if brings_text(stdin, say) else ""
+        prompt = f"{prompt}\n\n{text}" if text.strip() else prompt
+    else:
         if stdin is not None and stdin.isatty():
             return None
         prompt = _from_stdin(stdin)
@@ -39,6 +47,29 @@ def prompt_text(prompt: str | None, file: Path | None, stdin: TextIO | None) -> 
 
 def _from_stdin(stdin: TextIO | None) -> str:
     return "" if stdin is None else _decode(stdin.buffer.read(), "Standard input")
+
+
+def brings_text(stdin: TextIO | None, say: Say = ignore, seconds: float = _WAIT_FOR_PIPE) -> bool:
+    """Whether something stands on standard input, or comes within so many seconds.
+
+    A terminal and a device (/dev/null) bring nothing. A file brings all of it. A pipe may belong to a program that
+    writes, or to a scheduler or ssh that keeps it open and never does: only waiting tells, and -f - waits for ever.
+    """
+    try:
+        handle = -1 if stdin is None else stdin.fileno()
+        mode = os.fstat(handle).st_mode
+    except (OSError, ValueError):  # there is none, or it is closed
+        return False
+    if stat.S_ISREG(mode):
+        return True
+    if not (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)) or not hasattr(select, "poll"):
+        return False
+    poll = select.poll()
+    poll.register(handle, select.POLLIN)
+    found = poll.poll(1000 * seconds)
+    if not found:
+        say(f"Nothing came through the pipe within {seconds:g} s, so it is left out; -f - waits for it.")
+    return any(event & select.POLLIN for _, event in found)
 
 
 def argument_text(text: str, name: str) -> str:

@@ -52,6 +52,11 @@ class AutoLength:
     def _begin_turn(self, source: Source) -> Turn:
         return Turn(self._policy, source, self._costs)
 
+    @property
+    def confidences(self) -> Sequence[float | None]:
+        """Of all tokens of the last draft."""
+        return self._turn.confidences
+
     def begin(self, n_prompt: int) -> None:
         """What an answer that was broken off left undone is forgotten; of a shorter text nothing was read yet."""
         self.off_reason = self.left_out = None

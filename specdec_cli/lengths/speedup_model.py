@@ -149,6 +149,6 @@ def position_counts(drafts: Iterable[tuple[int, int]]) -> tuple[list[int], list[
     return tried, kept
 
 
-def conditional_acceptance(tried: Sequence[int], kept: Sequence[int]) -> list[float]:
+def conditional_acceptance(tried: Sequence[float], kept: Sequence[float]) -> list[float]:
     """Chance of each position given that all before it were kept; 0 where no draft came so far."""
     return [n / of if of else 0.0 for n, of in zip(kept, tried, strict=True)]

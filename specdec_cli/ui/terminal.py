@@ -7,10 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TextIO
 
-try:
-    import termios
-except ImportError:  # Windows, which echoes only while something reads
-    termios = None  # type: ignore[assignment]
+from specdec_cli.foreground import modes_of, set_modes, without_echo
 
 FALLBACK_SIZE = (80, 24)
 SMALLEST_LIVE_SIZE = (20, 5)
@@ -92,13 +89,12 @@ def _number(text: str | None) -> int:
 @contextmanager
 def quiet_keyboard(stdin: TextIO | None) -> Iterator[None]:
     """Do not echo what is typed meanwhile: it would stand in the middle of the answer. It is kept for later."""
-    if termios is None or stdin is None or not stdin.isatty():
+    saved = modes_of(stdin)
+    if stdin is None or saved is None:
         yield
         return
-    saved = termios.tcgetattr(stdin)
-    quiet = [*saved[:3], saved[3] & ~termios.ECHO, *saved[4:]]
-    termios.tcsetattr(stdin, termios.TCSADRAIN, quiet)
+    set_modes(stdin, without_echo(saved))
     try:
         yield
     finally:
-        termios.tcsetattr(stdin, termios.TCSADRAIN, saved)
+        set_modes(stdin, saved)

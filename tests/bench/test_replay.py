@@ -116,6 +116,10 @@ def test_only_a_newline_ends_a_line(tmp_path: Path) -> None:
         {"verify_seconds": "1"},
         {"seconds": 1e-30},
         {"seconds": {}},
+        {"confidences": 1},
+        {"confidences": ["1"]},
+        {"confidences": [1.5]},
+        {"source": 1},
     ],
 )
 def test_a_round_that_no_run_had_is_refused_in_words(tmp_path: Path, change: dict[str, Any]) -> None:
@@ -141,6 +145,50 @@ def test_a_line_of_another_hand_is_refused_in_words(tmp_path: Path, line: str, w
     file.write_text(f"{json.dumps(HEADER)}\n{line}\n")
     with pytest.raises(UsageError, match=words):
         read_trace(file)
+
+
+def sure(line: dict[str, Any], *confidences: float, source: str = "model") -> dict[str, Any]:
+    return {**line, "confidences": confidences, "source": source}
+
+
+CHOSEN = {**HEADER, "settings": {"auto": True}}
+
+
+def test_tokens_that_auto_cut_count_by_what_their_confidence_was_worth(tmp_path: Path) -> None:
+    """Of forty sure tokens thirty were right, and of the forty unsure ones behind them none was verified."""
+    right = [sure(round_(1, 1), 0.95, 0.2)] * 30
+    wrong = [sure(round_(1, 0), 0.95, 0.2)] * 10
+    found = read_trace(written(tmp_path, CHOSEN, round_(0, 0), *right, *wrong, round_(0, 0)))
+    assert found.chances == pytest.approx((0.75, 0.2))  # nothing is known of the unsure ones but how sure they were
+    assert (found.estimated, found.undrafted) == pytest.approx((0.5, 1 / 41))
+    assert found.draft == pytest.approx(0.05)  # of each token that was drafted
+
+    verified = [sure(round_(1, 1), 0.25)] * 36  # now it is known that unsure ones are right
+    found = read_trace(written(tmp_path, CHOSEN, round_(0, 0), *right, *wrong, *verified))
+    assert found.chances[1] == pytest.approx((36 + 4 * 0.2) / (36 + 4))
+    others = [{**one, "source": "ngram"} for one in verified]  # but not of those by another source
+    found = read_trace(written(tmp_path, CHOSEN, round_(0, 0), *right, *wrong, *others))
+    assert found.chances[1] == pytest.approx(0.2)
+
+
+def test_a_run_with_chosen_lengths_is_replayed(tmp_path: Path, smollm2_q8_0: Path, smollm2_q4_0: Path) -> None:
+    trace = tmp_path / "run.jsonl"
+    pair = (smollm2_q8_0, "Count from 1 to 30.", "--draft", smollm2_q4_0, "--force", "--no-ngram")
+    run = inside("run", *pair, "-n", 48, "--temp", 0, "--plain", "--jsonl", trace)
+    assert run.code == 0, run.err
+    rounds = [line for line in map(json.loads, trace.read_text().splitlines()) if line["type"] == "round"]
+    drafted = [line for line in rounds if line["confidences"]]
+    assert all(len(line["confidences"]) >= len(line["drafted"]) for line in drafted)
+    assert all(0 <= confidence <= 1 for line in drafted for confidence in line["confidences"])
+    if any(line["drafted"] for line in rounds[1:]):  # it is the clock that decides
+        done = inside("replay", trace)
+        assert done.code == 0, done.err
+        assert "Lengths were chosen by -k auto: " in done.out
+
+
+def test_a_trace_of_chosen_lengths_without_confidences_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="chosen by -k auto, and it has no confidences"):
+        read_trace(written(tmp_path, CHOSEN, round_(0, 0), round_(2, 1)))
 
 
 def test_what_is_no_file_is_not_waited_for(tmp_path: Path) -> None:

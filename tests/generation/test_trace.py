@@ -61,6 +61,7 @@ def test_lines_by_hand() -> None:
         "source": "",
         "n_beside": 0,
         "logprobs": [],
+        "confidences": [],
         "spans": [["né", "draft"], ["\n🦙", "target"]],
     }
     assert end == {

@@ -184,6 +184,33 @@ def test_ctrl_c_while_writing(models: Models, plain: tuple[str, ...], draft: str
         assert "Error" not in terminal.text
 
 
+@pytest.mark.parametrize("leads", [True, False])
+def test_in_the_background_the_terminal_is_left_alone(models: Models, leads: bool) -> None:
+    """As with `timeout` and `&`, which SIGTTOU stopped; and as with `setsid`, where a shell has the terminal."""
+    job = ("bash", "-c", 'set -m; "$@" & wait $!', "bash") if leads else ()
+    with Terminal("run", models.endless, "e", "--ctx", 20000, leads=leads, before=job) as terminal:
+        terminal.wait_for(lambda: "a b c d e" in terminal.text)
+        assert terminal.modes_now == terminal.modes
+        names = f"/proc/{terminal.process.pid}/task/{terminal.process.pid}/children"
+        child = Path(names).read_text().split()[0] if leads else terminal.process.pid
+        os.kill(int(child), signal.SIGTERM)
+        assert terminal.end() == 143
+        terminal.read_for(0.3)
+        terminal.assert_clean()
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.4, 1.0])
+def test_sigterm_at_any_moment_is_no_traceback(models: Models, seconds: float) -> None:
+    with Terminal("run", models.endless, "e", "--ctx", 20000) as terminal:
+        terminal.read_for(seconds)
+        for _ in range(3):
+            terminal.process.send_signal(signal.SIGTERM)
+        assert terminal.end() in (143, -signal.SIGTERM)
+        terminal.read_for(0.2)
+        assert "Traceback" not in terminal.text
+        assert terminal.modes_now == terminal.modes
+
+
 def test_what_is_typed_meanwhile_does_not_stand_in_the_answer(models: Models) -> None:
     with Terminal("run", models.endless, "e", "--ctx", 20000) as terminal:
         terminal.wait_for(lambda: "a b c d e" in terminal.text)
@@ -353,6 +380,57 @@ def test_ctrl_c_ends_the_answer_and_ctrl_c_again_the_chat(models: Models, tmp_pa
     known = len(first["prompt"]) + first["tokens"] - 1
     assert second["prompt"][:known] == [*first["prompt"], *(word("abcde"[i % 5]) for i in range(first["tokens"] - 1))]
     assert second["target_read_tokens"] == len(second["prompt"]) - known - 1
+
+
+def test_ctrl_c_clears_a_line_that_is_half_typed(chat: Chat) -> None:
+    chat.send(b"no good")
+    chat.wait_for(lambda: chat.lines[-1] == "> no good")
+    chat.send(b"\x03")
+    chat.wait_for_question()
+    chat.say("one")
+    chat.send(b"\x03")
+    assert chat.end() == 130
+    assert "Traceback" not in chat.text
+    assert [text_of(turn["prompt"]) for turn in chat.turns] == ["<s> user:one\nassistant:"]
+    assert chat.modes_now == chat.modes
+
+
+def test_prompt_and_line_are_drawn_again_after_a_pause(chat: Chat) -> None:
+    """What Ctrl-Z and `fg` do; the shell has written on the screen meanwhile."""
+    chat.send(b"half")
+    chat.wait_for(lambda: chat.lines[-1] == "> half")
+    chat.process.send_signal(signal.SIGSTOP)
+    os.waitpid(chat.process.pid, os.WUNTRACED)
+    os.write(chat._slave, b"\r\nfg\r\n")
+    chat.wait_for(lambda: chat.lines[-1] == "fg")
+    chat.process.send_signal(signal.SIGCONT)
+    chat.wait_for(lambda: chat.lines[-1] == "> half")
+    chat.say(" a line")
+    chat.send(b"\x04")
+    assert chat.end() == 0
+    assert text_of(chat.turns[0]["prompt"]).startswith("<s> user:half a line\n")
+
+
+def test_questions_of_the_last_chat_are_there_again(models: Models, tmp_path: Path) -> None:
+    def chatted(*flags: str, keys: bytes = b"\x1b[A\n", answers: int = 1) -> list[str]:
+        with Chat(tmp_path / "trace", models.chat, *flags) as chat:
+            chat.send(keys)
+            chat.wait_for(lambda: chat.text.count("stopped: ") == answers)
+            chat.wait_for_question()
+            chat.send(b"\x04")
+            assert chat.end() == 0
+            return [text_of(turn["prompt"]).split("\n")[-2] for turn in chat.turns]
+
+    history = Path(os.environ["XDG_STATE_HOME"]) / "specdec" / "chat-history"
+    chatted("--no-history", keys=b"secret\n")
+    assert not history.exists()
+    chatted(keys=b"one\ntwo\n", answers=2)
+    assert history.stat().st_mode & 0o777 == 0o600
+    assert chatted() == ["<s> user:two"]
+    assert chatted("--no-history", keys=b"\x1b[Athree\n") == ["<s> user:three"]
+    history.unlink()
+    os.mkfifo(history)
+    assert chatted(keys=b"\x1b[Afour\n") == ["<s> user:four"]
 
 
 def test_bytes_that_are_no_text_do_not_end_the_chat(models: Models, tmp_path: Path) -> None:
