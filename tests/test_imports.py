@@ -18,6 +18,8 @@ IMPORTS = {
     "untrusted_files": "",
     "errors": "untrusted",
     "paths": "",
+    "marks": "paths",
+    "child_process": "errors",
     "outputs": "errors paths",
     "signals": "errors",
     "foreground": "",
@@ -26,8 +28,8 @@ IMPORTS = {
     "decode": "errors numpy",
     "models": "errors settings",
     "drafters": "errors untrusted_files paths decode models numpy",
-    "llama": "errors paths settings decode models llama_cpp numpy",
-    "structured": "errors decode llguidance numpy",
+    "llama": "errors child_process marks settings decode models llama_cpp numpy",
+    "structured": "errors child_process marks decode llguidance numpy",
     "advice": "decode models",
     "presets": "errors untrusted_files untrusted paths settings decode models yaml",
     "planning": "errors untrusted untrusted_files paths settings decode models drafters llama structured advice "
@@ -35,8 +37,8 @@ IMPORTS = {
     "lengths": "errors untrusted_files paths settings decode planning",
     "hub": "errors untrusted paths settings models llama presets planning httpcore2 huggingface_hub",
     "ui": "foreground decode models rich",
-    "generation": "errors untrusted_files paths settings decode models drafters llama structured advice planning "
-    "lengths ui jinja2 numpy",
+    "generation": "errors child_process untrusted_files paths settings decode models drafters llama structured advice "
+    "planning lengths ui jinja2 numpy",
     "bench": "errors untrusted_files outputs settings decode drafters llama presets planning lengths ui generation "
     "matplotlib numpy",
     "audit": "decode drafters generation bench numpy",

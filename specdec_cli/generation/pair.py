@@ -36,6 +36,7 @@ from specdec_cli.planning.profile import key_for, named
 from specdec_cli.planning.request import Drafting, PairRequest, Placement
 from specdec_cli.planning.trials import try_context, try_files
 from specdec_cli.settings import AUTO, LONGEST_AUTO, ContextSettings, Length, ModelSettings
+from specdec_cli.structured.compiler import checking
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,12 +141,16 @@ def open_pair(request: PairRequest, *, say: Say, abort: AbortFlag) -> Iterator[P
         )
     for endpoint in placement.rpc:
         add_rpc_server(endpoint)
-    try_files(request, abort)
-    plan = make_plan(request, say)
     with ExitStack() as stack:
+        grammar = request.sampling.grammar
+        grammar_check = stack.enter_context(checking(grammar, abort)) if grammar is not None else None
+        try_files(request, abort)
+        plan = make_plan(request, say)
         target = _open(plan.target, plan.target_facts, plan.target_context, abort, stack)
         draft = _open_draft(plan, target, abort, stack)
         _check_offload(placement, target, say)
+        if grammar_check is not None:
+            grammar_check.finish()
         rule = make_rule(request, target.model, plan.n_shared, target.context.max_rows, say, stack)
         held_back = _held_back(drafting, target, draft, say)
         opened = Pair(

@@ -14,7 +14,6 @@ from specdec_cli.generation.grammar import open_grammar
 from specdec_cli.llama.model import LlamaModel
 from specdec_cli.planning.plan import Say
 from specdec_cli.planning.request import PairRequest, Sampling
-from specdec_cli.structured.compiler import check as check_grammar
 
 RULES: Mapping[str, type[SharedNoise] | type[TokenRejection] | type[BlockRejection]] = {
     rule.name: rule for rule in (SharedNoise, TokenRejection, BlockRejection)
@@ -40,8 +39,6 @@ def check_rule(request: PairRequest) -> None:
         raise UsageError(
             "A grammar ends with an end token, which --ignore-eos forbids.", hint="Leave out one of the two."
         )
-    if sampling.grammar is not None:
-        check_grammar(sampling.grammar)
 
 
 def make_rule(

@@ -4,20 +4,19 @@ import atexit
 import json
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import Any, TextIO, cast
 
+from specdec_cli.child_process import python_command
 from specdec_cli.errors import Interrupted, UsageError
 
 SECONDS = 5.0
 """For one request. Templates of real models take a few milliseconds."""
 START_SECONDS = 30.0
 """Until Python has started and imported jinja2: a tenth of a second on an idle machine."""
-_WORKER = Path(__file__).with_name("template_worker.py")
+_WORKER = "specdec_cli.generation.template_worker"
 
 
 class TemplateProcess:
@@ -42,9 +41,8 @@ class TemplateProcess:
         if self._process is not None and self._process.poll() is None:
             return
         self.close()
-        # -P: nothing in the current folder may stand in for a module of the standard library.
         self._process = subprocess.Popen(
-            [sys.executable, "-P", str(_WORKER)],
+            python_command(_WORKER),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

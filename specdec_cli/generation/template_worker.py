@@ -2,7 +2,7 @@
 
 A template is a program that came with a file from the internet. The sandbox keeps it from reaching anything; this
 process keeps it from taking all memory or all time: its address space is limited here, and an alarm ends it. The
-parent runs this file by its path, so it imports nothing but the standard library and jinja2, the only one to do so.
+parent runs it by its name; it imports nothing but the standard library and jinja2, the only one to do so.
 """
 
 import json
@@ -170,7 +170,3 @@ def main() -> None:
         reply = json.dumps(answer(request))
         _alarm(0)
         print(reply, flush=True)
-
-
-if __name__ == "__main__":
-    main()

@@ -2,11 +2,10 @@
 
 from pathlib import Path
 
+from specdec_cli.child_process import PATIENCE_SECONDS
 from specdec_cli.llama.model import read_vocabulary
 from specdec_cli.llama.native_process import DAMAGED, Apart
 from specdec_cli.models.vocabulary import Vocabulary
-
-PATIENCE_SECONDS = 15.0
 
 
 def read_vocabulary_apart(path: Path) -> Vocabulary:

@@ -18,6 +18,7 @@ from pathlib import Path
 import llama_cpp
 
 from specdec_cli import __version__
+from specdec_cli.child_process import PATIENCE_SECONDS
 from specdec_cli.errors import DecodeFailed, SpecdecError
 from specdec_cli.llama.abort import AbortFlag
 from specdec_cli.llama.context import open_context
@@ -27,16 +28,16 @@ from specdec_cli.llama.native_process import DAMAGED, Apart, step
 from specdec_cli.llama.rewind import StartOver, Way
 from specdec_cli.llama.session import LlamaSession
 from specdec_cli.llama.versions import versions
+from specdec_cli.marks import is_marked, mark
 from specdec_cli.models.gguf import parts_of, read_model
 from specdec_cli.models.heads import HeadFacts, own_head, read_head
-from specdec_cli.paths import cache_folder
 from specdec_cli.settings import ContextSettings, FlashAttention, ModelSettings
 
 _WIDTH = 4
 """Draft tokens of the wider pass."""
 _MAX_CONTEXT = 512
 _HEAD_BATCH = 64
-_PATIENCE_SECONDS = 6.0
+_MARKS = "opened"
 _BYTES_PER_SECOND = 20e6
 """What a slow machine reads and computes with, which a large file is waited for."""
 _MAX_REMEMBERED = 2000
@@ -63,6 +64,11 @@ class Trial:
         facts = [files, self.cache_type, self.flash_attention, self.branches, self.is_own, __version__, versions()]
         return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:32]
 
+    @property
+    def size(self) -> int:
+        """Bytes of the file and its target's, which a head is tried beside. Raises OSError."""
+        return sum(_size(path) for path in {self.path, self.target} if path is not None)
+
 
 def is_trusted(environ: Mapping[str, str] = os.environ) -> bool:
     """Whether SPECDEC_TRUST says that no file needs a trial."""
@@ -81,15 +87,14 @@ def try_out(
     sizes: dict[Trial, int] = {}
     for trial in trials:
         with suppress(OSError):  # a file that is not there is for others to tell of
-            if not _is_remembered(trial):
-                sizes[trial] = sum(size for _, size, _, _ in _identities(trial.path))
+            if not is_marked(_MARKS, trial.key):
+                sizes[trial] = trial.size
     if not sizes:
         return
-    patience = _PATIENCE_SECONDS + sum(sizes.values()) / _BYTES_PER_SECOND
-    too_large = [trial for trial, size in sizes.items() if free_bytes is not None and size > free_bytes]
+    patience = PATIENCE_SECONDS + sum(sizes.values()) / _BYTES_PER_SECOND
     apart = Apart("opening a model", hint=DAMAGED, patience=patience, abort=abort)
-    for trial in apart.call(_open_each, list(sizes), too_large, threads):
-        _remember(trial)
+    passed = apart.call(_open_each, list(sizes), free_bytes, threads)
+    mark(_MARKS, [trial.key for trial in passed], most=_MAX_REMEMBERED)
 
 
 def _identities(path: Path) -> list[tuple[str, int, int, int]]:
@@ -98,43 +103,25 @@ def _identities(path: Path) -> list[tuple[str, int, int, int]]:
     return [(str(part), stat.st_size, stat.st_mtime_ns, stat.st_ino) for part in parts for stat in (part.stat(),)]
 
 
-def _mark(trial: Trial) -> Path:
-    """A file that is there once the trial went well."""
-    return cache_folder() / "opened" / trial.key
-
-
-def _is_remembered(trial: Trial) -> bool:
-    mark = _mark(trial)
-    try:
-        return mark.is_file()
-    except OSError:  # a folder that cannot be read
-        return False
-
-
-def _remember(trial: Trial) -> None:
-    """A disk that takes no more is no reason to fail: the next run tries again."""
-    mark = _mark(trial)
-    with suppress(OSError):
-        mark.parent.mkdir(parents=True, exist_ok=True)
-        mark.touch()
-        oldest = sorted(mark.parent.iterdir(), key=lambda path: path.stat().st_mtime_ns)[:-_MAX_REMEMBERED]
-        for path in oldest:
-            path.unlink(missing_ok=True)
+def _size(path: Path) -> int:
+    return sum(size for _, size, _, _ in _identities(path))
 
 
 # --- in the child ---------------------------------------------------------------------------------------
 
 
-def _open_each(trials: Sequence[Trial], too_large: Sequence[Trial], threads: int) -> list[Trial]:
+def _open_each(trials: Sequence[Trial], free_bytes: int | None, threads: int) -> list[Trial]:
     """Those that opened and computed; the others were refused in words."""
     passed = []
     for trial in trials:
         with suppress(SpecdecError, MemoryError), ExitStack() as stack:
             head = _head_of(trial)
             if head is not None and trial.target is not None:
-                _draft_with(head, trial, trial.target, threads, stack)
+                computes = free_bytes is None or trial.size <= free_bytes
+                _draft_with(head, trial, trial.target, threads, stack, computes=computes)
             else:
-                _open(trial, threads, stack, computes=trial not in too_large)
+                computes = free_bytes is None or _size(trial.path) <= free_bytes
+                _open(trial, threads, stack, computes=computes)
             passed.append(trial)
     return passed
 
@@ -184,10 +171,12 @@ def _pass(context: llama_cpp.llama_context_p, tokens: Sequence[int], n_past: int
         raise DecodeFailed(f"llama.cpp could not evaluate a batch (status {status}).")
 
 
-def _draft_with(head: HeadFacts, trial: Trial, path: Path, threads: int, stack: ExitStack) -> None:
+def _draft_with(head: HeadFacts, trial: Trial, path: Path, threads: int, stack: ExitStack, *, computes: bool) -> None:
     """A draft of a head beside its target."""
     target = _loaded(path, stack, with_mtp=head.is_own)
     step(f"opening a context for {path.name}")
+    if target.has_states and not computes:  # a session of it computes as it is opened
+        return
     context = _context(target, replace(trial, target=None), threads)
     session = stack.enter_context(LlamaSession(target, context))
     if not session.can_rewind:
@@ -197,6 +186,8 @@ def _draft_with(head: HeadFacts, trial: Trial, path: Path, threads: int, stack: 
     n_batch = min(_HEAD_BATCH, context.n_ctx)
     own = replace(context, n_batch=n_batch, n_ubatch=n_batch, max_rows=n_batch, cache_type=trial.cache_type)
     opened = stack.enter_context(open_head(model, head, session, own))
+    if not computes:
+        return
     tokens = _some_tokens(target)
     opened.start(tokens, _WIDTH)
     opened.advance(tokens[0])

@@ -1,25 +1,32 @@
 """From what the user gave to a grammar of llguidance's, tried in a process of its own.
 
 llguidance bounds what a grammar may cost, but some still end the process (a chain of 20,000 rules) or take minutes.
-So every grammar is compiled elsewhere first, where a death is an error in words and time runs out.
+So every grammar is compiled elsewhere first, where a death is an error in words and time runs out. What went well is
+remembered.
 """
 
+import hashlib
 import json
-import subprocess
-import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import lru_cache, partial
+from importlib.metadata import version
 
 from llguidance import LLMatcher
 
+from specdec_cli import __version__
+from specdec_cli.child_process import PATIENCE_SECONDS, Child, ChildDied, StopFlag
 from specdec_cli.errors import DecodeFailed, UsageError
+from specdec_cli.marks import is_marked, mark
 from specdec_cli.structured.json_schema import checked_schema
 from specdec_cli.structured.masks import TokenMasks, parser_limits
 from specdec_cli.structured.source import GrammarSource, Kind
 from specdec_cli.structured.tokenizer import END_OF_BYTES, byte_tokenizer
 
-PATIENCE_SECONDS = 10.0
 LONGEST = 1_000_000
 """Characters of a grammar."""
+_MARKS = "compiled"
+_MAX_REMEMBERED = 2000
 _LONGEST_REASON = 300
 _NAMES: Mapping[Kind, str] = {
     "gbnf": "grammar",
@@ -29,16 +36,61 @@ _NAMES: Mapping[Kind, str] = {
 }
 
 
-def check(source: GrammarSource) -> None:
-    """Refuse what cannot be kept. Raises UsageError."""
+class GrammarCheck:
+    """A grammar that is being compiled elsewhere; `finish` waits for the verdict."""
+
+    def __init__(self, source: GrammarSource, key: str, child: Child[str] | None) -> None:
+        self._source, self._key, self._child = source, key, child
+
+    def finish(self) -> None:
+        """Raises UsageError for a grammar that cannot be kept, Interrupted."""
+        child, self._child = self._child, None
+        if child is None:
+            return
+        try:
+            reason = child.result()
+        except ChildDied as died:
+            if died.was_too_slow:
+                reason = f"it takes more than {PATIENCE_SECONDS:.0f} seconds to compile"
+            else:
+                reason = "llguidance dies of it: it is nested too deeply, or too large"
+        if reason:
+            raise _refusal(self._source, reason)
+        mark(_MARKS, [self._key], most=_MAX_REMEMBERED)
+
+
+@contextmanager
+def checking(source: GrammarSource, stop: StopFlag | None = None) -> Iterator[GrammarCheck]:
+    """Begin to check whether a grammar can be kept; the process of it ends with the context.
+
+    What shows at once is refused at once. Raises UsageError.
+    """
     if not source.text.strip():
         raise _refusal(source, "it is empty")
     if len(source.text) > LONGEST:
         raise _refusal(source, f"it is longer than {LONGEST:,} characters")
-    if source.kind != "gbnf" and (reason := _tried_apart(translated(source))):
-        raise _refusal(source, reason)
+    grammar = "" if source.kind == "gbnf" else translated(source)
+    key = _key(grammar)
+    if source.kind == "gbnf" or is_marked(_MARKS, key):
+        yield GrammarCheck(source, key, None)
+        return
+    with Child(partial(reason_against, grammar), patience=PATIENCE_SECONDS, stop=stop) as child:
+        yield GrammarCheck(source, key, child)
 
 
+def check(source: GrammarSource) -> None:
+    """Refuse what cannot be kept. Raises UsageError."""
+    with checking(source) as begun:
+        begun.finish()
+
+
+def _key(grammar: str) -> str:
+    """Of a grammar and the programs that read it."""
+    facts = [grammar, __version__, version("llguidance")]
+    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:32]
+
+
+@lru_cache(maxsize=1)
 def translated(source: GrammarSource) -> str:
     """llguidance's form of a schema, a regular expression or a Lark grammar. Raises UsageError."""
     if source.kind == "regex":
@@ -58,6 +110,8 @@ def translated(source: GrammarSource) -> str:
                 "whitespace_flexible": False,
                 "lenient": False,
                 "coerce_one_of": False,
+                # With \u a name could be written in two ways, and be counted as two names.
+                "json_allowed_escapes": 'nrbtf\\"',
             },
         )
     except ValueError as error:  # SchemaError, and what llguidance's reader of JSON says
@@ -70,22 +124,11 @@ def _refusal(source: GrammarSource, reason: str) -> UsageError:
     return UsageError(f"The {name} cannot be kept: {reason}.", hint=f"Change the {name}, or leave it out.")
 
 
-def _tried_apart(grammar: str) -> str:
-    """Why the grammar cannot be used, empty if it can."""
-    command = [sys.executable, "-m", "specdec_cli.structured.compiler"]
-    try:
-        done = subprocess.run(
-            command, input=grammar.encode(), capture_output=True, timeout=PATIENCE_SECONDS, check=False
-        )
-    except subprocess.TimeoutExpired:
-        return f"it takes more than {PATIENCE_SECONDS:.0f} seconds to compile"
-    if done.returncode != 0:
-        return "llguidance dies of it: it is nested too deeply, or too large"
-    return done.stdout.decode()
-
-
 def reason_against(grammar: str) -> str:
-    """The same, in this process. Warnings count: what llguidance only warns of it does not keep."""
+    """Why a grammar in llguidance's form cannot be used, empty if it can.
+
+    Warnings count: what llguidance only warns of it does not keep.
+    """
     is_bad, messages = LLMatcher.validate_grammar_with_warnings(grammar, limits=parser_limits())
     if is_bad or messages:
         return messages[0]
@@ -95,7 +138,3 @@ def reason_against(grammar: str) -> str:
     except DecodeFailed:
         return "no text at all keeps to it"
     return ""
-
-
-if __name__ == "__main__":
-    print(reason_against(sys.stdin.buffer.read().decode()), end="")

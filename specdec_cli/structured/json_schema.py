@@ -6,6 +6,7 @@ properties that may be counted twice.
 """
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from decimal import Decimal
 from math import prod
@@ -29,9 +30,12 @@ _ELSEWHERE = ("$id", "id", "$anchor", "$dynamicRef", "$dynamicAnchor", "$recursi
 _OF_DRAFT_3 = ("divisibleBy", "disallow", "extends", "dependencies")
 _LARGEST_FACTOR = 20_000
 """Product of all numbers of `multipleOf`: an automaton has as many states."""
+_LARGEST_NUMBER = 2**53
+"""Above it llguidance, like many readers of JSON, takes neighbouring whole numbers for the same."""
+_NUMBERS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "const", "enum")
+_UNWRITABLE = re.compile(r"[\x00-\x07\x0b\x0e-\x1f\x7f]")
+"""Characters that JSON writes with \\u alone, which the compiler forbids."""
 _DEEPEST = 100
-LONGEST = 1_000_000
-"""Characters of a schema."""
 
 
 class SchemaError(ValueError):
@@ -50,8 +54,6 @@ def checked_schema(text: str) -> Schema:
 
 
 def _parsed(text: str) -> Any:
-    if len(text) > LONGEST:
-        raise SchemaError(f"it is longer than {LONGEST:,} characters")
     try:
         found = json.loads(text.removeprefix("\ufeff"), object_pairs_hook=_object, parse_constant=_no_number)
         json.dumps(found, ensure_ascii=False).encode()
@@ -128,6 +130,9 @@ class _Checked:
         # Two properties of one name count as one, and only one more than the required ones has no namesake.
         if isinstance(least, int) and isinstance(required, list) and least > len(set(map(str, required))) + 1:
             raise SchemaError("minProperties cannot be kept: a name may come twice")
+        for key in _NUMBERS:
+            if reason := _unkept_value(schema.get(key)):
+                raise SchemaError(f"{key} cannot be kept: {reason}")
         factor = schema.get("multipleOf")
         if isinstance(factor, int | float) and factor > 0:
             self._factors.add(Decimal(str(factor)))
@@ -178,6 +183,19 @@ def _inner(schema: Schema) -> Iterator[Any]:
     for key in _ONES:
         if key in schema:
             yield from schema[key] if isinstance(schema[key], list) else [schema[key]]
+
+
+def _unkept_value(value: Any) -> str:
+    """Why a text that holds just this value cannot be told from others, or not be written; empty if it can."""
+    if isinstance(value, list):
+        return next(filter(None, map(_unkept_value, value)), "")
+    if isinstance(value, dict):
+        return _unkept_value([*value.keys(), *value.values()])
+    if isinstance(value, str) and _UNWRITABLE.search(value):
+        return "a string holds a control character"
+    if isinstance(value, int | float) and abs(value) > _LARGEST_NUMBER:
+        return f"a number is above {_LARGEST_NUMBER:,}"
+    return ""
 
 
 def _rewritten(pattern: str) -> str:

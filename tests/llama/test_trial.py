@@ -12,6 +12,7 @@ import pytest
 
 from specdec_cli.errors import ModelError
 from specdec_cli.llama import trial
+from specdec_cli.llama.model import LlamaModel
 from specdec_cli.llama.native_process import Apart
 from specdec_cli.llama.trial import Trial, try_out
 from tests.cli import CALM, HEADS, N_VOCAB, Models, inside, specdec
@@ -232,6 +233,35 @@ def test_a_model_larger_than_memory_is_not_computed_with(models: Models, tmp_pat
         try_out([Trial(path, cache_type="f32")], threads=1, free_bytes=path.stat().st_size)
 
 
+def test_a_head_is_as_large_as_its_target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it opens beside itself counts: for the time it may take, and for whether it fits."""
+    chain = random_chain(N_VOCAB, 0)
+    target = write_planted(tmp_path / "target.gguf", chain, n_layers=3, n_head=HEADS)
+    head = Trial(write_eagle3(tmp_path / "eagle3.gguf", N_VOCAB), target)
+    drafted: list[list[int]] = []
+    some_tokens = trial._some_tokens
+
+    def told(model: LlamaModel) -> list[int]:
+        drafted.append(some_tokens(model))
+        return drafted[-1]
+
+    monkeypatch.setattr(trial, "_some_tokens", told)
+    for free_bytes in (head.size - 1, head.size):
+        assert trial._open_each([head], free_bytes, 1) == [head]
+    assert (len(drafted), head.size) == (1, head.path.stat().st_size + target.stat().st_size)
+    patience: list[float | None] = []
+
+    def call(apart: Apart, *_: object) -> list[Trial]:
+        patience.append(apart._patience)
+        return []
+
+    monkeypatch.setattr(Apart, "call", call)
+    monkeypatch.setattr(trial, "_BYTES_PER_SECOND", 1.0)
+    try_out([head], threads=1)
+    assert patience[0] is not None
+    assert patience[0] > head.size
+
+
 # --- what does not come to an end ------------------------------------------------------------------------
 
 
@@ -242,7 +272,7 @@ def hang(*_: object) -> list[Trial]:
 
 def test_a_file_that_hangs_is_told_in_a_sentence(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trial, "_open_each", hang)
-    monkeypatch.setattr(trial, "_PATIENCE_SECONDS", 0.5)
+    monkeypatch.setattr(trial, "PATIENCE_SECONDS", 0.5)
     with pytest.raises(ModelError, match=r"did not finish opening a model within \d+ seconds of comp"):
         try_out([Trial(models.ring)], threads=1)
 
@@ -259,6 +289,7 @@ HANGING = f"""
 import sys
 from specdec_cli import app
 from specdec_cli.llama import trial
+from specdec_cli.llama.model import LlamaModel
 from {__name__} import hang
 
 trial._open_each = hang

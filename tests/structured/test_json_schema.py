@@ -1,14 +1,18 @@
 """Which JSON Schemas are kept, and which are refused in words: by texts drawn at random and `jsonschema`."""
 
 import json
+import os
+from pathlib import Path
 from typing import Any
 
 import pytest
 from jsonschema import Draft202012Validator
 
 from specdec_cli.errors import UsageError
-from specdec_cli.structured.compiler import check
+from specdec_cli.structured.compiler import check, translated
+from specdec_cli.structured.masks import TokenMasks
 from specdec_cli.structured.source import GrammarSource
+from specdec_cli.structured.tokenizer import END_OF_BYTES, byte_tokenizer
 from tests.random_texts import Texts
 
 N_TEXTS = 12
@@ -141,6 +145,12 @@ REFUSED = {
     '{"x-guidance": {"lenient": true}, "not": {}}': "x-guidance",
     '{"type": "string", "type": "null"}': "given twice",
     '{"const": NaN}': "NaN",
+    '{"const": 9007199254740993}': "const cannot be kept: a number",
+    '{"enum": [1, [{"a": -9007199254740993}]]}': "enum cannot be kept: a number",
+    '{"type": "integer", "minimum": 9007199254740993}': "minimum cannot be kept: a number",
+    '{"type": "integer", "exclusiveMaximum": 1e17}': "exclusiveMaximum cannot be kept: a number",
+    '{"type": "integer", "multipleOf": 1e300}': "multipleOf cannot be kept: a number",
+    '{"enum": ["a", "\\u0001"]}': "enum cannot be kept: a string holds a control character",
     '{"const": "\\ud800"}': "surrogate",
     '{"items": 3}': "a schema is an object, not 3",
     "[1]": "a schema is an object",
@@ -171,6 +181,28 @@ def test_wrapped_schemas_are_unwrapped(text: str) -> None:
     assert Texts(text).draw(0) == b"3"
 
 
+def keeps(schema: str, text: str) -> bool:
+    """Whether the grammar of a schema allows all of a text."""
+    masks = TokenMasks(byte_tokenizer(), translated(GrammarSource("json-schema", schema)), frozenset({END_OF_BYTES}))
+    said = [*text.encode(), END_OF_BYTES]
+    return all(token in masks.all_allowed(said[:i]) for i, token in enumerate(said))
+
+
+def test_no_name_is_written_in_two_ways() -> None:
+    """JSON readers keep the last of two properties of one name, whose value the schema knows nothing about."""
+    schema = '{"type": "object", "properties": {"age": {"type": "integer"}, "\\n": {"const": 1}}}'
+    assert keeps(schema, '{"age": 3, "x": "y"}')
+    assert keeps(schema, '{"\\n": 1}')
+    for text in (r'{"age": 3, "\u0061ge": "x"}', r'{"\u0061ge": "x"}', r'{"\u000a": 2}', r'{"\u000A": 2}'):
+        assert not keeps(schema, text)
+
+
+def test_a_string_may_hold_what_has_an_escape_or_needs_none() -> None:
+    every = [chr(i) for i in (*range(32, 127), 0x80, 0xE9, 0x2028, 0xFFFD, 0x1F600, 0x10FFFF)]
+    for character in [*every, *"\b\f\n\r\t"]:
+        assert keeps('{"type": "string"}', json.dumps(character, ensure_ascii=False)), repr(character)
+
+
 def test_json_is_written_as_models_read_it() -> None:
     schema = {"type": "object", "properties": {"a": {"const": 1}, "b": {"enum": [[2, 3]]}}, "required": ["a", "b"]}
     assert Texts(json.dumps({**schema, "additionalProperties": False})).draw(0) == b'{"a": 1, "b": [2, 3]}'
@@ -191,6 +223,45 @@ def test_a_grammar_that_cannot_be_used_is_an_error_in_words(kind: Any, text: str
     """Also one over which llguidance ends its process."""
     with pytest.raises(UsageError, match=reason):
         check(GrammarSource(kind, text))
+
+
+def test_the_current_folder_lends_no_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("numpy", "llguidance", "json"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit(0)", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match="no text at all"):
+        check(GrammarSource("lark", "start: start"))
+
+
+def say_nothing(_grammar: str) -> str:
+    os._exit(0)
+
+
+def test_a_child_that_says_nothing_has_accepted_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("specdec_cli.structured.compiler.reason_against", say_nothing)
+    with pytest.raises(UsageError, match="dies of it"):
+        check(GrammarSource("json-schema", "{}"))
+
+
+def test_a_refusal_holds_any_character_whatever_the_locale(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONIOENCODING", "latin-1")
+    with pytest.raises(UsageError, match="日本"):
+        check(GrammarSource("json-schema", '{"type": "string", "format": "日本"}'))
+
+
+def test_an_accepted_grammar_is_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPECDEC_CACHE", str(tmp_path))
+    check(GrammarSource("regex", "a"))
+    for _ in range(2):
+        with pytest.raises(UsageError, match="no text"):
+            check(GrammarSource("regex", "[^\\s\\S]"))
+    monkeypatch.setattr("specdec_cli.structured.compiler.Child", None)  # there is none any more
+    check(GrammarSource("regex", "a"))
+    with pytest.raises(TypeError):
+        check(GrammarSource("regex", "b"))
+    monkeypatch.setattr("specdec_cli.structured.compiler.version", lambda _: "another")
+    with pytest.raises(TypeError):
+        check(GrammarSource("regex", "a"))
 
 
 def test_compiling_takes_no_longer_than_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
