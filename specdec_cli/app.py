@@ -13,14 +13,19 @@ from specdec_cli.commands.audit import audit
 from specdec_cli.commands.bench import bench
 from specdec_cli.commands.check import check
 from specdec_cli.commands.draft import draft_app
+from specdec_cli.commands.help import Command, Commands
 from specdec_cli.commands.local_files import list_files, rm, verify_files
 from specdec_cli.commands.plan import plan
 from specdec_cli.commands.presets import presets_app
 from specdec_cli.commands.pull import pull
 from specdec_cli.commands.replay import replay
 from specdec_cli.commands.run import run
+from specdec_cli.commands.wrong_usage import wrong_usage
 from specdec_cli.errors import Interrupted, SpecdecError
 from specdec_cli.ui.clean import printable
+
+_WrongUsage: type[Exception] = typer.BadParameter.__bases__[0]
+"""What typer raises for every command line that it does not understand."""
 
 EXIT_CODES = (
     "Exit codes: 0 done, 1 error, 2 wrong usage, 3 a model cannot be used, 4 tokenizers differ, 5 out of memory, "
@@ -33,21 +38,32 @@ app = typer.Typer(
     help="Speculative decoding for GGUF models: faster text, the same text.",
     epilog=EXIT_CODES,
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
+    cls=Commands,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command()(run)
-app.command()(bench)
-app.command()(audit)
-app.command()(replay)
-app.command()(check)
-app.command()(pull)
-app.command()(plan)
+app.command(cls=Command)(run)
+app.command(cls=Command)(bench)
+app.command(cls=Command)(audit)
+app.command(cls=Command)(replay)
+app.command(cls=Command)(check)
+app.command(cls=Command)(pull)
+app.command(cls=Command)(plan)
 app.add_typer(draft_app, name="draft")
 app.add_typer(presets_app, name="presets")
-app.command("list")(list_files)
-app.command()(rm)
-app.command("verify-files")(verify_files)
+app.command("list", cls=Command)(list_files)
+app.command(cls=Command)(rm)
+app.command("verify-files", cls=Command)(verify_files)
+
+
+@app.command("help", cls=Command)
+def show_help(
+    context: typer.Context,
+    command: Annotated[list[str] | None, typer.Argument(help="The command.")] = None,
+) -> None:
+    """Show the help of a command."""
+    root = context.find_root()
+    root.command.main([*(command or ()), "--help"], prog_name=root.info_name)
 
 
 def _show_version(wanted: bool) -> None:
@@ -59,7 +75,7 @@ def _show_version(wanted: bool) -> None:
 @app.callback()
 def _root(
     version: Annotated[
-        bool, typer.Option("--version", help="Show the version and leave.", callback=_show_version, is_eager=True)
+        bool, typer.Option("--version", "-V", help="Show version and exit.", callback=_show_version, is_eager=True)
     ] = False,
 ) -> None:
     pass
@@ -69,16 +85,18 @@ def main() -> None:
     """Run the command line. Known errors end with their words and code; SPECDEC_DEBUG=1 shows tracebacks."""
     _open_closed_streams()
     try:
-        app()
+        sys.exit(app(standalone_mode=False) or 0)
+    except _WrongUsage as error:
+        _tell(wrong_usage(error))
+        sys.exit(2)
+    except typer.Abort:
+        sys.exit(130)
     except Interrupted as stop:
         sys.exit(stop.exit_code)
     except SpecdecError as error:
         if os.environ.get("SPECDEC_DEBUG"):
             raise
-        # Parts of the words come from files.
-        print(printable(f"Error: {error}"), file=sys.stderr)
-        if error.hint:
-            print(printable(f"Hint: {error.hint}"), file=sys.stderr)
+        _tell(error)
         sys.exit(error.exit_code)
     except OSError as error:
         if error.errno != errno.ENOSPC:
@@ -91,6 +109,13 @@ def main() -> None:
         sys.exit(130)
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it ends anyway; another signal would only be a traceback
+
+
+def _tell(error: SpecdecError) -> None:
+    # Parts of the words come from files.
+    print(printable(f"Error: {error}"), file=sys.stderr)
+    if error.hint:
+        print(printable(f"Hint: {error.hint}"), file=sys.stderr)
 
 
 def _open_closed_streams() -> None:

@@ -10,11 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from specdec_cli.commands.drafting_options import DraftOptions, drafter_names
 from specdec_cli.commands.groups import takes_groups
 from specdec_cli.commands.options import (
+    MODEL,
     SEED,
     LogOpt,
     in_panel,
@@ -65,7 +64,7 @@ class AuditOptions:
 
 @takes_groups
 def audit(
-    model: Annotated[str, typer.Argument(help="A preset's name, or the path of the target's GGUF file.")],
+    model: Annotated[str, MODEL],
     *,
     pairing: DraftOptions,
     what: AuditOptions,

@@ -15,7 +15,7 @@ from specdec_cli.commands.bench_output import compare_benchmarks, report
 from specdec_cli.commands.chat import stoppable
 from specdec_cli.commands.drafting_options import DraftOptions
 from specdec_cli.commands.groups import takes_groups
-from specdec_cli.commands.options import SEED, LogOpt, say, words, write_log
+from specdec_cli.commands.options import MODEL, SEED, LogOpt, say, words, write_log
 from specdec_cli.commands.placement_options import PlacementOptions
 from specdec_cli.commands.sampling_options import SamplingOptions
 from specdec_cli.commands.tune import MEASURED_SHARE, Tuning, fastest, keep
@@ -39,7 +39,10 @@ if TYPE_CHECKING:
 
 @takes_groups
 def bench(
-    model: Annotated[str | None, typer.Argument(help="A preset's name, or the path of the target's GGUF file.")] = None,
+    model: Annotated[
+        str | None,
+        MODEL,
+    ] = None,
     *,
     compare: Annotated[
         str | None,

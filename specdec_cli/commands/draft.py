@@ -24,6 +24,7 @@ from specdec_cli.commands.draft_steps import (
     write,
 )
 from specdec_cli.commands.groups import takes_groups
+from specdec_cli.commands.help import Command, Commands
 from specdec_cli.commands.options import SEED, JsonOpt, LogOpt, find, quantize, say, write_log
 from specdec_cli.commands.placement_options import PlacementOptions
 from specdec_cli.commands.sampling_options import SamplingOptions
@@ -51,10 +52,12 @@ PromptsOpt = Annotated[
 ]
 KeepOpt = Annotated[bool, typer.Option("--keep-anyway", help="Write the best one even if it does not pay.")]
 
-draft_app = typer.Typer(help="Make a draft from a model itself, or an existing draft cheaper.", no_args_is_help=True)
+draft_app = typer.Typer(
+    help="Make a draft from a model itself, or an existing draft cheaper.", no_args_is_help=True, cls=Commands
+)
 
 
-@draft_app.command()
+@draft_app.command(cls=Command)
 @takes_groups
 def make(
     model: Annotated[str, typer.Argument(help="A preset's name, or the path of the target's GGUF file.")],
@@ -114,7 +117,7 @@ def make(
         print(f"Now: specdec run {shlex.quote(model)} --draft {shlex.quote(str(out))} -k {worth.k}")
 
 
-@draft_app.command()
+@draft_app.command(cls=Command)
 @takes_groups
 def trim(
     draft: Annotated[Path, typer.Argument(help="The draft's GGUF file.")],

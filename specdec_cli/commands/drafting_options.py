@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
+from specdec_cli.commands.completion import drafts
 from specdec_cli.commands.options import draft_length, find, in_panel, quantize, say, words
 from specdec_cli.commands.pull import offer_to_pull
 from specdec_cli.commands.tune import profile_of
@@ -30,7 +31,8 @@ class DraftOptions:
         str | None,
         _pair(
             help="Draft GGUF (a model or a trained head), Medusa heads (.safetensors), or ngram, lookahead, mtp, none "
-            "(plain decoding). A preset brings its own."
+            "(plain decoding). A preset brings its own.",
+            autocompletion=drafts,
         ),
     ] = None
     offline: Annotated[bool, _pair("--offline", help="Do not offer to fetch what is missing.")] = False

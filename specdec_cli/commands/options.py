@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+from specdec_cli.commands.completion import models
 from specdec_cli.errors import Interrupted, UsageError
 from specdec_cli.outputs import open_output
 from specdec_cli.settings import AUTO
@@ -22,6 +23,8 @@ T = TypeVar("T")
 
 SEED = 1
 """Of runs that are compared with each other, unless the user gives one."""
+
+MODEL = typer.Argument(help="A preset's name, or the path of the target's GGUF file.", autocompletion=models)
 
 JsonOpt = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout and nothing else there.")]
 

@@ -4,17 +4,37 @@ import json
 import os
 import sys
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from specdec_cli.commands.completion import presets
+from specdec_cli.commands.help import Command, Commands
 from specdec_cli.commands.local_files import all_presets
 from specdec_cli.commands.options import JsonOpt
 
 if TYPE_CHECKING:
     from specdec_cli.presets.schema import ModelSource, Preset
 
-presets_app = typer.Typer(help="List the pairs that have a name, or show one of them.", invoke_without_command=True)
+
+class _ByName(Commands):
+    """`presets NAME` is `presets show NAME`."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        return super().resolve_command(ctx, args if args[0] in self.commands else ["show", *args])
+
+    def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
+        found = super().shell_complete(ctx, incomplete)
+        return [*found, *self.commands["show"].params[0].shell_complete(ctx, incomplete)]
+
+
+presets_app = typer.Typer(
+    help="List the pairs that have a name; with NAME, show one of them.",
+    invoke_without_command=True,
+    cls=_ByName,
+    subcommand_metavar="[NAME]",
+)
 
 _SHARE_OF_BUFFERS = 1.15
 """Weights are most of what a model needs; cache and buffers of 4,096 tokens add about so much."""
@@ -33,7 +53,7 @@ def list_presets(context: typer.Context, *, as_json: JsonOpt = False) -> None:
     free = machine_now().free_bytes
     found = sorted(
         (_row(preset, free) for preset in all_presets()),
-        key=lambda row: (row["bytes"] is None, row["bytes"] or 0, row["name"]),
+        key=lambda row: (not row["here"], row["bytes"] is None, row["bytes"] or 0, row["name"]),
     )
     if as_json:
         print(json.dumps({"presets": found}))
@@ -42,7 +62,7 @@ def list_presets(context: typer.Context, *, as_json: JsonOpt = False) -> None:
     rows = [
         (
             row["name"],
-            words.download(row["bytes"]) if row["bytes"] else "?",
+            ("~" if row["estimated"] else "") + words.download(row["bytes"]) if row["bytes"] else "?",
             yes_no[row["fits"]],
             yes_no[row["here"]],
             row["description"] + (" [gated]" if row["gated"] else ""),
@@ -50,11 +70,14 @@ def list_presets(context: typer.Context, *, as_json: JsonOpt = False) -> None:
         for row in found
     ]
     write_table(("NAME", "SIZE", "FITS", "HERE", "PAIR"), rows, Terminal(sys.stdout, os.environ), right="SIZE")
-    print("\nFITS is judged by size alone; specdec plan NAME works it out. specdec presets show NAME tells all of one.")
+    print("\nSizes with ~ are estimated. FITS is judged by size alone; specdec plan NAME works it out.")
+    print("specdec presets NAME tells all of one.")
 
 
-@presets_app.command()
-def show(name: Annotated[str, typer.Argument(help="The preset's name.")], *, as_json: JsonOpt = False) -> None:
+@presets_app.command(cls=Command)
+def show(
+    name: Annotated[str, typer.Argument(help="The preset's name.", autocompletion=presets)], *, as_json: JsonOpt = False
+) -> None:
     """Show everything that is known of one preset, and what is not confirmed."""
     from specdec_cli.presets.schema import load_preset
     from specdec_cli.ui.clean import printable
@@ -73,17 +96,51 @@ def _row(preset: "Preset", free: int | None) -> dict[str, Any]:
     from specdec_cli.presets.schema import hub_files
 
     files = hub_files(preset)
-    known = [file.bytes for file in files if file.bytes is not None]
-    size = sum(known) if len(known) == len(files) and files else None
+    about_target, _, about_draft = preset.description.partition(", drafted by ")
+    models = [(preset.target, about_target), (preset.draft, about_draft)]
+    sizes = [_size(source, about) for source, about in models if source is not None]
+    size = sum(found[0] for found in sizes if found is not None) if None not in sizes else None
+    is_made = all(_own_file(source) is not None for source, _ in models if source is not None and source.hub is None)
     return {
         "name": preset.name,
         "bytes": size,
-        "fits": _fits(size, free) if files else True,
-        "here": stock_of(preset, cache_root()).is_here if files else True,
+        "estimated": size is not None and any(found is not None and found[1] for found in sizes),
+        "fits": _fits(size, free),
+        "here": is_made and stock_of(preset, cache_root()).is_here,
         "gated": any(file.gated for file in files),
         "unconfirmed": preset.unconfirmed is not None,
         "description": preset.description,
     }
+
+
+def _size(source: "ModelSource", about: str) -> tuple[int, bool] | None:
+    """Bytes of a model, and whether they are estimated; None if nothing is known."""
+    from specdec_cli.presets.sizes import estimated_bytes
+
+    if source.hub is not None and source.hub.bytes is not None:
+        return source.hub.bytes, False
+    if (file := _own_file(source)) is not None:
+        return file.stat().st_size, False
+    if source.derive is not None:
+        name = f"{source.derive.file.split('.')[0]}-{source.derive.quantize}"
+    else:
+        name = source.hub.file if source.hub is not None else str(source.path)
+    size = estimated_bytes(name.rpartition("/")[2], about)
+    return None if size is None else (size, True)
+
+
+def _own_file(source: "ModelSource") -> Path | None:
+    """A model that is no file of the Hub's, where it is on this machine already."""
+    from specdec_cli.presets.derive import derived_path
+    from specdec_cli.presets.resolve import derived_folder
+
+    if source.path is not None:
+        path = Path(source.path).expanduser()
+    elif source.derive is not None:
+        path = derived_path(source.derive, derived_folder())
+    else:
+        return None
+    return path if path.is_file() else None
 
 
 def _fits(size: int | None, free: int | None) -> bool | None:

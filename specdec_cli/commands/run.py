@@ -12,7 +12,7 @@ import typer
 from specdec_cli.commands.chat import chat, stoppable
 from specdec_cli.commands.drafting_options import DraftingOptions, DraftOptions
 from specdec_cli.commands.groups import takes_groups
-from specdec_cli.commands.options import say, write_log
+from specdec_cli.commands.options import MODEL, say, write_log
 from specdec_cli.commands.output_options import OutputOptions
 from specdec_cli.commands.placement_options import PlacementOptions
 from specdec_cli.commands.questions import Questions
@@ -36,7 +36,10 @@ if TYPE_CHECKING:
 
 @takes_groups
 def run(
-    model: Annotated[str, typer.Argument(help="A preset's name (demo), or the path of the target's GGUF file.")],
+    model: Annotated[
+        str,
+        MODEL,
+    ],
     prompt: Annotated[
         str | None, typer.Argument(help="What to answer. Without it: standard input if piped, else a chat.")
     ] = None,

@@ -20,7 +20,7 @@ def derived_model(recipe: Derive, folder: Path, quantize: Quantize, say: Callabl
     The file appears under its name only when it is whole, so whoever finds it may use it; two
     processes that make it at once do the work twice and end with the same file.
     """
-    made = folder / f"{Path(recipe.file).stem.split('.')[0]}-{recipe.sha256[:8]}-{recipe.quantize}.gguf"
+    made = derived_path(recipe, folder)
     if os.path.exists(made):
         return made
     source = packaged_file(recipe)
@@ -39,6 +39,11 @@ def derived_model(recipe: Derive, folder: Path, quantize: Quantize, say: Callabl
             f"{folder} cannot be written: {error.strerror}.", hint="Set SPECDEC_CACHE to a folder that can."
         ) from error
     return made
+
+
+def derived_path(recipe: Derive, folder: Path) -> Path:
+    """Where the model of `recipe` is, or will be."""
+    return folder / f"{Path(recipe.file).stem.split('.')[0]}-{recipe.sha256[:8]}-{recipe.quantize}.gguf"
 
 
 def _make(source: Path, made: Path, file_type: str, quantize: Quantize) -> None:

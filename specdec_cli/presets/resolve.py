@@ -133,7 +133,7 @@ def model_file(source: ModelSource, quantize: Quantize, say: Callable[[str], Non
         return Path(os.path.expanduser(source.path))
     if source.derive is None:
         raise UsageError("This model is one of the Hub's.", hint="Give it `path:` or `derive:`.")
-    return derived_model(source.derive, cache_folder() / "derived", quantize, say)
+    return derived_model(source.derive, derived_folder(), quantize, say)
 
 
 def first_shard(path: Path, say: Callable[[str], None]) -> Path:
@@ -151,3 +151,8 @@ def shard_note(named: str, first: str) -> str:
 def looks_like_path(model: str) -> bool:
     """Whether this is a file rather than a preset's name."""
     return "/" in model or "\\" in model or model.lower().endswith(".gguf") or os.path.isfile(model)
+
+
+def derived_folder() -> Path:
+    """Where models that are made on this machine lie."""
+    return cache_folder() / "derived"

@@ -85,7 +85,7 @@ def _figures(stats: RunStats, palette: Palette) -> list[Line]:
     now, mean = stats.tokens_per_second_now, stats.tokens_per_second
     return [
         _row("speed", f"{words.decimal(now, 1)} tokens/s", f"mean {words.decimal(mean, 1)}"),
-        _row("first token", words.duration(stats.ttft_seconds), f"k {stats.k}"),
+        _row("first token", words.duration(stats.ttft_seconds), f"k {_longest_draft(stats)}"),
         _acceptance(stats, palette),
         _row(
             "per pass",
@@ -95,6 +95,12 @@ def _figures(stats: RunStats, palette: Palette) -> list[Line]:
         line((f" {'recent':<{LABEL_WIDTH}}", DIM), (_recent(stats, palette), palette.draft)),
         line((f" {'ms a round':<{LABEL_WIDTH}}", DIM), _split(stats)),
     ]
+
+
+def _longest_draft(stats: RunStats) -> int:
+    """Lately; where lengths are chosen, what may be drafted is never more than a bound. Before the first: what was
+    asked for."""
+    return max((len(r.drafted) for r in stats.recent), default=0) or stats.k
 
 
 def _acceptance(stats: RunStats, palette: Palette) -> Line:
@@ -145,6 +151,8 @@ def _positions(stats: RunStats, palette: Palette, width: int) -> list[Line]:
 
 def _position(number: int, share: float, palette: Palette, width: int) -> Line:
     room = width - len("12  100% ")
+    if room < len("#"):  # columns must not touch
+        return line((f"{number:2d}", DIM), f" {100 * share:3.0f}%")
     bar = f"{palette.bar(share, room):<{room}}" if room > len("####") else palette.sparkline([share])
     return line((f"{number:2d} ", DIM), (bar, palette.draft), f" {100 * share:3.0f}%")
 

@@ -1,5 +1,6 @@
 """The command line as a whole: help, wrong usage, how errors become words and exit codes."""
 
+import os
 import re
 import subprocess
 import sys
@@ -66,7 +67,8 @@ def test_help_names_the_commands_and_the_exit_codes() -> None:
     assert (done.code, done.err) == (0, "")
     assert "run" in done.out
     assert "check" in done.out
-    assert all(f"{code} " in done.out for code in (0, 1, 2, 3, 4, 5, 6, 7, 8, 130, 143))
+    shown = " ".join(done.out.split())
+    assert all(f"{code} " in shown for code in (0, 1, 2, 3, 4, 5, 6, 7, 8, 130, 143))
 
 
 def test_help_of_run_names_every_option() -> None:
@@ -91,6 +93,14 @@ def test_no_arguments_show_the_help() -> None:
         (("runn",), "No such command 'runn'"),
         (("--nonsense",), "No such option"),
         (("run", "m.gguf", "-k", "four"), "a number of draft tokens, or auto"),
+        (("run", "m.gguf", "-n", "abc"), "Error: -n cannot be 'abc'.\nHint: Give a whole number.\n"),
+        (("run", "m.gguf", "--temp", "hot"), "Error: --temp cannot be 'hot'.\nHint: Give a number.\n"),
+        (("run", "m.gguf", "-n", "-3"), "Error: -n cannot be '-3'.\nHint: Give 0 or more.\n"),
+        (("runn",), "Hint: Did you mean 'run'?"),
+        (("run", "m.gguf", "--tempp", "1"), "Hint: Did you mean --temp"),
+        (("presets", "demoo"), "Hint: Did you mean 'demo'?"),
+        (("ls",), "Hint: Use: specdec list\n"),
+        (("chat",), "Hint: Use: specdec run MODEL\n"),
     ],
 )
 def test_wrong_usage(arguments: tuple[str, ...], words: str) -> None:
@@ -98,6 +108,67 @@ def test_wrong_usage(arguments: tuple[str, ...], words: str) -> None:
     assert (done.code, done.out) == (2, "")
     assert words in done.err
     assert "Traceback" not in done.err
+
+
+NAMES = "run bench audit replay check pull plan draft presets list rm verify-files help"
+COMMANDS = [(), *((name,) for name in NAMES.split()), ("draft", "make"), ("draft", "trim"), ("presets", "show")]
+
+
+@pytest.mark.parametrize("columns", [80, 40])
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_help_keeps_words_whole_and_gives_them_room(
+    command: tuple[str, ...], columns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "300")
+    whole = set(inside(*command, "--help").out.split())
+    monkeypatch.setenv("COLUMNS", str(columns))
+    done = inside(*command, "-h")
+    assert (done.code, done.err) == (0, "")
+    assert set(done.out.split()) == whole
+    assert all(len(line) <= columns or len(line.split()) == 1 for line in done.out.splitlines())
+    assert inside("help", *command).out == done.out
+
+
+def test_help_of_run_has_headings_and_fewer_than_two_hundred_lines() -> None:
+    lines = inside("run", "--help").out.splitlines()
+    assert len(lines) < 200
+    assert [heading for heading in ("Arguments:", "Draft:", "Text:", "Output:") if heading not in lines] == []
+
+
+def test_version_has_a_short_option() -> None:
+    assert inside("-V").out == inside("--version").out != ""
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_knows_presets_and_drafters(shell: str, tmp_path: Path) -> None:
+    (tmp_path / "own.gguf").touch()
+
+    def complete(*words: str) -> str:
+        line = " ".join(("specdec", *words))
+        env = {
+            "_SPECDEC_COMPLETE": f"complete_{shell}",
+            "_TYPER_COMPLETE_ARGS": line,
+            "_TYPER_COMPLETE_FISH_ACTION": "get-args",
+            "COMP_WORDS": line,
+            "COMP_CWORD": str(len(words)),
+        }
+        code = "import sys; sys.argv = ['specdec']; from specdec_cli.app import main; main()"
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            env={**os.environ, "PYTHONPATH": str(Path(app.__file__).parent.parent), **env},
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.stderr == ""
+        return done.stdout
+
+    assert "llama-3.1-8b" in complete("run", "llama-3")
+    assert "own.gguf" in complete("run", "ow")
+    assert "ngram" in complete("run", "demo", "--draft", "ng")
+    assert "demo" in complete("presets", "de")
+    assert "verify-files" in complete("ver")
 
 
 def test_stderr_after_a_normal_run_is_the_summary(models: Models) -> None:

@@ -390,14 +390,18 @@ def test_presets_lists_sizes_and_what_is_here(desk: Desk) -> None:
     assert done.code == 0, done.err
     rows = {line.split()[0]: line for line in done.out.splitlines() if line}
     assert re.search(r"mine +\S+ MB +yes +yes ", rows["mine"])
+    assert list(rows).index("mine") < list(rows).index("smollm2-1.7b")  # what is here comes first
     assert re.search(r"llama-3.1-8b +5.73 GB +(yes|no|\?) +no ", rows["llama-3.1-8b"])
-    assert re.search(r"demo +\? +yes +yes ", rows["demo"])
+    assert re.search(r"demo +~6\d\d.\d MB +yes +no ", rows["demo"])
+    assert re.search(r"gemma-3-12b +~8.\d\d GB ", rows["gemma-3-12b"])
+    assert "?" not in {word for line in rows.values() for word in line.split()[1:2]}
     document = json.loads(desk("presets", "--json").out)["presets"]
-    assert {"name", "bytes", "fits", "here", "gated", "unconfirmed", "description"} == set(document[0])
+    assert {"name", "bytes", "estimated", "fits", "here", "gated", "unconfirmed", "description"} == set(document[0])
 
 
 def test_presets_show_tells_what_is_not_confirmed(desk: Desk) -> None:
-    shown = desk("presets", "show", "llama-3.1-8b").out
+    shown = desk("presets", "llama-3.1-8b").out
+    assert desk("presets", "show", "llama-3.1-8b").out == shown
     for words in ("bartowski/Llama-3.2-1B-Instruct-GGUF", "sha256 6f85a640", "72% accepted", "#5877", "unconfirmed"):
         assert words in shown
     assert "Did you mean 'llama-3.1-8b'?" in only_error(desk("presets", "show", "llama-3.1-8"), 2)

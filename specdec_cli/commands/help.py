@@ -1,0 +1,121 @@
+"""Help as plain text: options under their headings, beside a column that leaves their text room; words stay whole."""
+
+import shutil
+import textwrap
+from collections.abc import Iterable, Iterator
+from itertools import groupby
+from typing import Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from specdec_cli.errors import UsageError
+
+WIDEST = 100
+_NAMES, _GAP, _NARROW = 24, 2, 60
+"""Columns of the names, of the gap after them, and of a window in which texts stand below their names."""
+_ELSEWHERE = {
+    "chat": "run MODEL",
+    "generate": "run MODEL PROMPT",
+    "ls": "list",
+    "ps": "list",
+    "show": "presets NAME",
+    "info": "check TARGET DRAFT",
+    "download": "pull NAME",
+    "get": "pull NAME",
+    "remove": "rm NAME",
+    "delete": "rm NAME",
+    "create": "draft make",
+}
+"""Commands of other tools, and what does the same here."""
+
+Entry = tuple[str, str]
+"""Names of an option or a command, and its text."""
+
+
+class Command(TyperCommand):
+    """A command whose help is plain text."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        formatter.write("\n".join(_page(self, ctx)) + "\n")
+
+
+class Commands(TyperGroup):
+    """Commands whose help is plain text. Raises UsageError for one that does not exist."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        formatter.write("\n".join(_page(self, ctx)) + "\n")
+
+    def parse_args(self, ctx: Any, args: list[str]) -> Any:
+        if not args and self.no_args_is_help and not ctx.resilient_parsing:
+            print(ctx.get_help())
+            raise typer.Exit(2)
+        return super().parse_args(ctx, args)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args[0] in _ELSEWHERE and args[0] not in self.commands and ctx.parent is None:
+            raise UsageError(f"No such command {args[0]!r}.", hint=f"Use: specdec {_ELSEWHERE[args[0]]}")
+        return super().resolve_command(ctx, args)
+
+
+def _page(command: Any, ctx: Any) -> Iterator[str]:
+    width = max(20, min(WIDEST, shutil.get_terminal_size().columns))
+    yield from _folded(f"Usage: {ctx.command_path} {' '.join(command.collect_usage_pieces(ctx))}", width, "", " " * 7)
+    for paragraph in (command.help or "").split("\n\n"):
+        yield ""
+        yield from _folded(" ".join(paragraph.split()), width, "", "")
+    records = [(_heading(one), one.get_help_record(ctx)) for one in command.get_params(ctx)]
+    shown = sorted(((heading, entry) for heading, entry in records if entry), key=lambda one: one[0] != "Arguments")
+    order = list(dict.fromkeys(heading for heading, _ in shown))
+    for heading, entries in groupby(sorted(shown, key=lambda one: order.index(one[0])), key=lambda one: one[0]):
+        yield from _section(heading, (entry for _, entry in entries), width)
+    if isinstance(command, TyperGroup):
+        found: list[Any] = [command.get_command(ctx, name) for name in command.list_commands(ctx)]
+        yield from _section("Commands", ((one.name, _first(one.help)) for one in found if not one.hidden), width)
+    if command.epilog:
+        yield ""
+        yield from _folded(command.epilog, width, "", "")
+
+
+def _heading(parameter: Any) -> str:
+    if parameter.param_type_name == "argument":
+        return "Arguments"
+    return getattr(parameter, "rich_help_panel", None) or "Options"
+
+
+def _first(text: str | None) -> str:
+    """The first sentence."""
+    line = " ".join((text or "").split("\n\n")[0].split())
+    return line.partition(". ")[0].rstrip(".") + "."
+
+
+def _section(heading: str, entries: Iterable[Entry], width: int) -> Iterator[str]:
+    yield ""
+    yield from _folded(f"{heading}:", width, "", "")
+    for names, text in entries:
+        yield from _entry(names, text, width)
+
+
+def _entry(names: str, text: str, width: int) -> Iterator[str]:
+    if width < _NARROW:
+        yield from _folded(names, width, "  ", "    ")
+        yield from _folded(text, width, "      ", "      ")
+        return
+    room = " " * (2 + _NAMES + _GAP)
+    if len(names) > _NAMES:
+        yield from _folded(names, width, "  ", "    ")
+        yield from _folded(text, width, room, room)
+    else:
+        yield from _folded(text, width, f"  {names:<{_NAMES + _GAP}}", room)
+
+
+def _folded(text: str, width: int, first: str, then: str) -> list[str]:
+    """Lines of whole words; one that is longer than a line stays whole, too."""
+    return textwrap.wrap(
+        text,
+        width,
+        initial_indent=first,
+        subsequent_indent=then,
+        break_long_words=False,
+        break_on_hyphens=False,
+    ) or [first.rstrip()]

@@ -1,0 +1,34 @@
+"""Command lines that cannot be, in our words."""
+
+from typing import Any
+
+from specdec_cli.errors import UsageError
+
+
+def wrong_usage(error: Any) -> UsageError:
+    """What typer could not read, as one sentence and a hint."""
+    parameter, faults = getattr(error, "param", None), getattr(error.__cause__, "errors", None)
+    if parameter is not None and faults is not None:  # pydantic's, which typer reads values with
+        return _value(parameter, faults()[0], error)
+    said, _, meant = error.format_message().partition(" Did you mean ")
+    said = said.partition(" (Possible options")[0].rstrip(".")
+    possible = meant.rstrip("?") or " or ".join(getattr(error, "possibilities", None) or ())
+    return UsageError(f"{said}.", hint=f"Did you mean {possible}?" if possible else _help_for(error))
+
+
+def _value(parameter: Any, fault: dict[str, Any], error: Any) -> UsageError:
+    """A value of the wrong type, or out of range."""
+    name = parameter.name.upper() if parameter.param_type_name == "argument" else parameter.opts[0]
+    bounds = fault.get("ctx") or {}
+    wanted = {
+        "int_parsing": "Give a whole number.",
+        "int_from_float": "Give a whole number.",
+        "float_parsing": "Give a number.",
+        "greater_than_equal": f"Give {bounds.get('ge')} or more.",
+        "less_than_equal": f"Give {bounds.get('le')} or less.",
+    }
+    return UsageError(f"{name} cannot be {fault['input']!r}.", hint=wanted.get(fault["type"]) or _help_for(error))
+
+
+def _help_for(error: Any) -> str:
+    return f"See {error.ctx.command_path if error.ctx is not None else 'specdec'} --help."
