@@ -34,7 +34,7 @@ def workshop(
     from specdec_cli.planning.machine import usable_cores
 
     def figures(path: Path) -> "Figures":
-        return measure(_drafting_with(path, request), shop.journal.texts, abort)
+        return measure(_drafting_with(path, request, folder), shop.journal.texts, abort)
 
     tensors = [tensor for header in read_model(source) for tensor in header.tensors]
     judge = beside_itself if alone else expected
@@ -44,8 +44,12 @@ def workshop(
     return shop
 
 
-def _drafting_with(draft: Path, request: "PairRequest") -> "PairRequest":
-    return replace(request, drafting=replace(request.drafting, draft=draft))
+def _drafting_with(draft: Path, request: "PairRequest", folder: Path) -> "PairRequest":
+    """A candidate below the work folder needs no trial: a process of its own opened it when it was written."""
+    trust = request.placement.trust or draft.parent == folder
+    return replace(
+        request, drafting=replace(request.drafting, draft=draft), placement=replace(request.placement, trust=trust)
+    )
 
 
 def sizes_of(source: Path) -> dict[str, int]:
@@ -142,7 +146,7 @@ def measured(shop: "Workshop", request: "PairRequest", recipe: "Recipe", n: int,
     from specdec_cli.ui.terminal import Terminal
 
     texts = shop.journal.texts
-    request = _drafting_with(shop.make(recipe), request)
+    request = _drafting_with(shop.make(recipe), request, shop.folder)
     with Steps(3 * len(texts), f"{recipe} beside plain decoding", Terminal(sys.stderr, os.environ), say) as steps:
         cells = run_beside_plain(request, texts, worth.k, n, abort, steps.step)
     if any(cell.worst.verdict == "bug" for cell in cells):

@@ -279,6 +279,8 @@ def check_file(path: Path, etag: str | None) -> str | None:
         try:
             read_gguf(path)
         except ModelError as error:
+            if isinstance(error.__cause__, OSError):
+                raise error.__cause__ from None
             return str(error).rstrip(".")
         return None
     with path.open("rb") as file:

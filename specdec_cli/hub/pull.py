@@ -10,7 +10,7 @@ from specdec_cli.errors import HubError, ModelError, NoNetwork, NotHere, OutOfMe
 from specdec_cli.hub.cache import RepoStore, cached
 from specdec_cli.hub.choose_file import HubSpec, cached_choice, parse_spec
 from specdec_cli.hub.client import Hub
-from specdec_cli.hub.download import Downloader, Progress, with_retries
+from specdec_cli.hub.download import Downloader, Progress, check_file, with_retries
 from specdec_cli.hub.inspect import Examined, RemoteModel, check_is_same, examine_local, examine_remote, find_remote
 from specdec_cli.models.heads import read_head, refuse_as_target
 from specdec_cli.models.tokenizer_check import Report, compare, refusal
@@ -115,7 +115,8 @@ class Puller:
         return Located(wanted.role, places[0], hub, examine_local(places[0]))
 
     def _here(self, wanted: Wanted) -> Located | None:
-        """A pinned file that was pulled before; one that is no model any more is put aside, to be fetched anew."""
+        """A pinned file that was pulled before; a damaged one is put aside, to be fetched anew. Raises ModelError for
+        one whose bytes are right: fetching them again would not help."""
         if wanted.hub is None or not wanted.hub.is_pinned:
             return None
         places = cached(self._root, wanted.hub)
@@ -124,8 +125,12 @@ class Puller:
         try:
             return Located(wanted.role, places[0], wanted.hub, examine_local(places[0]))
         except ModelError as error:
-            for place in places:
-                RepoStore(self._root, wanted.hub.repo).set_aside(place)
+            store = RepoStore(self._root, wanted.hub.repo)
+            damaged = [place for place in places if _is_damaged(place, store.etag_of(place) or wanted.hub.sha256)]
+            if not damaged:
+                raise
+            for place in damaged:
+                store.set_aside(place)
             self._progress.note(f"{error} It is put aside and fetched anew.")
             return None
 
@@ -191,6 +196,14 @@ class Puller:
 
     def _retried(self, action: Callable[[], T]) -> T:
         return with_retries(action, sleep=self._sleep, note=self._progress.note, unreachable=self._unreachable)
+
+
+def _is_damaged(place: Path, etag: str | None) -> bool:
+    """A file that cannot be read says nothing about its bytes."""
+    try:
+        return check_file(place, etag) is not None
+    except OSError:
+        return False
 
 
 def wanted_model(role: str, text: str) -> Wanted:

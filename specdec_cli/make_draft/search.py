@@ -68,9 +68,7 @@ def seen_angles(target: OpenModel, texts: Sequence[Text]) -> Angles:
 
 
 def _with_drafts_of(k: int, request: PairRequest) -> PairRequest:
-    """Candidates need no trial: each was opened in a process of its own when it was written."""
-    drafting, placement = replace(request.drafting, k=k), replace(request.placement, trust=True)
-    return replace(request, drafting=drafting, placement=placement)
+    return replace(request, drafting=replace(request.drafting, k=k))
 
 
 def measure(request: PairRequest, texts: Sequence[Text], abort: AbortFlag) -> Figures:

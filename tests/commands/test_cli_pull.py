@@ -1,5 +1,6 @@
 """pull, plan, presets, list, rm, verify-files and run from the Hub: a user's way, against a stand-in."""
 
+import errno
 import json
 import os
 import re
@@ -14,6 +15,8 @@ from typing import Any
 import pytest
 from huggingface_hub import constants
 
+from specdec_cli.errors import ModelError, OutOfMemory
+from specdec_cli.hub.download import check_file
 from specdec_cli.llama.model import read_vocabulary
 from tests.cli import COMMAND, Done, Models, inside, specdec
 from tests.hubstub import Fault, HubStub
@@ -596,6 +599,35 @@ def test_a_file_that_was_cut_on_this_disk_is_fetched_anew(desk: Desk) -> None:
     assert "It is put aside and fetched anew." in done.err
     assert (desk.folder / "hub").exists()
     assert desk("verify-files", "mine").code == 0
+
+
+@pytest.mark.parametrize("error", [ModelError("unknown architecture.", hint="-"), OutOfMemory("too large.", hint="-")])
+@pytest.mark.parametrize("is_hashed", [True, False])
+def test_a_file_whose_bytes_are_right_is_never_put_aside(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, error: ModelError, is_hashed: bool
+) -> None:
+    def refuse(_: Path) -> None:
+        raise error
+
+    desk.pull("--save", "mine")
+    (place,) = (desk.folder / "hub").rglob(DRAFT)
+    if not is_hashed:  # as where links are not allowed
+        place.resolve().rename(place)
+    before = sorted((desk.folder / "hub").rglob("*.gguf"))
+    monkeypatch.setattr("specdec_cli.hub.pull.examine_local", refuse)
+    assert str(error) in only_error(desk("pull", "mine", **AWAY), error.exit_code)
+    assert sorted((desk.folder / "hub").rglob("*.gguf")) == before
+    assert place.is_file()
+
+
+def test_a_file_that_cannot_be_read_is_not_called_damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def closed(*_: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(Path, "open", closed)
+    for etag in (None, "0" * 64):
+        with pytest.raises(PermissionError):
+            check_file(tmp_path / "a.gguf", etag)
 
 
 def test_a_pair_with_a_file_of_this_machine_is_found_from_any_folder(

@@ -107,6 +107,14 @@ def test_every_command_ends_with_words(models: Models, tmp_path: Path, command: 
     assert "GGML_ASSERT" in done.err.splitlines()[-2]
 
 
+def test_trim_tries_the_draft_that_it_is_given(models: Models, tmp_path: Path) -> None:
+    path = with_numbers(models.ring_draft, tmp_path / "made.gguf", {"llama.expert_used_count": 1})
+    given = ("draft", "trim", path, "--target", models.ring, "--out", tmp_path / "out.gguf", "-n", 8)
+    done = specdec(*given, env={**TRIED, "SPECDEC_CACHE": str(tmp_path / "cache")})
+    assert (done.code, done.out) == (3, ""), done.err
+    assert "loading made.gguf (SIGABRT)" in done.err
+
+
 # --- what goes well, or is refused in words --------------------------------------------------------------
 
 
