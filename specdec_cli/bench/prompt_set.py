@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from specdec_cli.errors import UsageError
-from specdec_cli.untrusted_files import parse_json, reason
+from specdec_cli.untrusted_files import parse_json, read_file, reason
 
 SHIPPED = Path(__file__).parent / "bench_prompts.jsonl"
 OWN_KIND = "own"
+_LARGEST_FILE = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +24,7 @@ class BenchPrompt:
 def read_prompts(file: Path) -> list[BenchPrompt]:
     """Prompts from a file: JSON lines with `prompt` or `turns` (and `kind`), or one plain text. Raises UsageError."""
     try:
-        text = file.read_text(encoding="utf-8-sig")
+        text = read_file(file, _LARGEST_FILE).decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         why = reason(error) if isinstance(error, OSError) else "it is not UTF-8"
         raise UsageError(f"{file} cannot be read: {why}.", hint="Check the path of --prompts.") from error

@@ -76,8 +76,8 @@ def run(
         text.start_template()
         system = text.system_over(files.preset.system if files.preset is not None else None)
         profile = drafting.profile_of(files, pairing.draft)
+        request = _request(files, profile, drafting, temp, sampling, grammar, placement)
         with stoppable(abort):
-            request = _request(files, profile, drafting, temp, sampling, grammar, placement)
             pair = stack.enter_context(open_pair(request, say=say, abort=abort))
             if pair.tokenizers is not None:
                 say(pair.tokenizers)

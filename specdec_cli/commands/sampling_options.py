@@ -10,6 +10,7 @@ from specdec_cli.commands.options import in_panel
 from specdec_cli.errors import UsageError
 from specdec_cli.outputs import ByOption
 from specdec_cli.structured.source import GrammarSource
+from specdec_cli.untrusted_files import read_file, reason
 
 if TYPE_CHECKING:
     from specdec_cli.decode.sampling import SamplingParams
@@ -154,7 +155,7 @@ def _breakers(texts: Sequence[str]) -> tuple[str, ...]:
 
 def _read(path: Path, option: str) -> str:
     try:
-        return path.read_text(encoding="utf-8-sig")
+        return read_file(path).decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-        raise UsageError(f"{option}: {path} cannot be read: {reason}.", hint="Check the file.") from error
+        why = reason(error) if isinstance(error, OSError) else "it is not UTF-8"
+        raise UsageError(f"{option}: {path} cannot be read: {why}.", hint="Check the file.") from error

@@ -6,13 +6,14 @@ import stat
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
-from typing import TextIO
+from typing import BinaryIO, TextIO
 
 from specdec_cli.errors import UsageError
 from specdec_cli.generation.chat import THINKING_SWITCHES, ChatTemplate, Conversation, Say, ignore
 from specdec_cli.generation.encode import ChatEncoder
 from specdec_cli.llama.model import LlamaModel
 
+_LARGEST_PROMPT = 64 << 20
 _WAIT_FOR_PIPE = 1.0
 """Seconds that a program at the other end of a pipe has to write something."""
 
@@ -46,7 +47,7 @@ def prompt_text(prompt: str | None, file: Path | None, stdin: TextIO | None, say
 
 
 def _from_stdin(stdin: TextIO | None) -> str:
-    return "" if stdin is None else _decode(stdin.buffer.read(), "Standard input")
+    return "" if stdin is None else _decode(_bounded(stdin.buffer, "Standard input"), "Standard input")
 
 
 def brings_text(stdin: TextIO | None, say: Say = ignore, seconds: float = _WAIT_FOR_PIPE) -> bool:
@@ -113,9 +114,18 @@ def _empty() -> UsageError:
 
 def _read_file(file: Path) -> bytes:
     try:
-        return file.read_bytes()
+        with file.open("rb") as opened:  # a FIFO as well, such as a shell's <(...)
+            return _bounded(opened, str(file))
     except OSError as error:
         raise UsageError(f"{file} cannot be read: {error.strerror}.", hint="Check the path of -f.") from error
+
+
+def _bounded(file: BinaryIO, name: str) -> bytes:
+    """What is left of a file, which may be /dev/zero. Raises UsageError where it is no prompt by its size."""
+    data = file.read(_LARGEST_PROMPT + 1)
+    if len(data) > _LARGEST_PROMPT:
+        raise UsageError(f"{name} is larger than {_LARGEST_PROMPT:,} bytes.", hint="Give a shorter text.")
+    return data
 
 
 def _decode(data: bytes, source: str) -> str:

@@ -1,13 +1,14 @@
 """`specdec run`: samplers, grammars, log-probabilities and rules as a user has them. With drafts as without."""
 
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.cli import Models, inside, json_inside, word
+from tests.cli import Models, inside, json_inside, specdec, word
 
 UNCUT = ("--top-k", 0, "--top-p", 1, "--min-p", 0)
 
@@ -203,3 +204,28 @@ def test_logprobs_need_a_place(models: Models) -> None:
     done = inside("run", models.words, "a", "--logprobs", 2)
     assert done.code == 2
     assert "--logprobs" in done.err
+
+
+@pytest.mark.parametrize("option", ["--json-schema", "--grammar", "--lark"])
+@pytest.mark.parametrize("kind", ["a FIFO", "a device", "too large"])
+def test_a_grammar_is_a_regular_file_of_some_size(models: Models, tmp_path: Path, option: str, kind: str) -> None:
+    file = tmp_path / "grammar"
+    if kind == "a FIFO":
+        os.mkfifo(file)
+    elif kind == "a device":
+        file.symlink_to("/dev/zero")
+    else:
+        file.write_bytes(b" " * (1 << 21))
+    done = specdec("run", models.words, "a", "-n", 1, option, file, memory=8 << 30)
+    assert done.code == 2
+    assert f"Error: {option}: {file} cannot be read: it is " in done.err
+
+
+def test_prompts_and_texts_of_any_size_do_not_fill_the_memory(models: Models, tmp_path: Path) -> None:
+    fifo = tmp_path / "prompts.jsonl"
+    os.mkfifo(fifo)
+    for file in (fifo, Path("/dev/zero")):
+        done = specdec("bench", models.words, "--draft", "ngram", "--prompts", file, memory=8 << 30)
+        assert (done.code, "it is not a regular file" in done.err) == (2, True), done.err
+    done = specdec("run", models.words, "-f", "/dev/zero", "-n", 1, memory=8 << 30)
+    assert (done.code, "/dev/zero is larger than 67,108,864 bytes." in done.err) == (2, True), done.err
