@@ -105,7 +105,7 @@ class DraftingOptions:
         """What bench --tune found for this pair, unless the user asked for a drafter by name."""
         from specdec_cli.presets.resolve import DRAFTER_NAMES
 
-        return profile_of(files) if self.profiled and draft not in DRAFTER_NAMES else None
+        return profile_of(files, self.asked()) if self.profiled and draft not in DRAFTER_NAMES else None
 
     def asked(self) -> "Asked":
         from specdec_cli.planning.drafting import Asked

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from specdec_cli.decode.sampling import SamplingParams
     from specdec_cli.generation.pair import Pair
     from specdec_cli.llama.abort import AbortFlag
+    from specdec_cli.planning.drafting import Asked
     from specdec_cli.planning.profile import Profile
     from specdec_cli.presets.resolve import Resolved
 
@@ -134,18 +135,18 @@ def _options(profile: "Profile", given: str) -> str:
     return who + "".join(f" {name} {value}" for name, value in options.items() if value is not None)
 
 
-def profile_of(files: "Resolved") -> "Profile | None":
-    """What bench --tune found for this pair, said to the user."""
+def profile_of(files: "Resolved", asked: "Asked") -> "Profile | None":
+    """What bench --tune found for this pair, said to the user; None where it cannot go with the options."""
+    from specdec_cli.planning.drafting import suits
     from specdec_cli.planning.profile import key_for, load_profile
 
     try:
         profile = load_profile(key_for(files.target, files.draft or files.head))
     except OSError:  # a file that is not there is told of where it is opened
         return None
-    if profile is not None and not _fits(profile, files):
+    if profile is None or not suits(profile, asked) or not _fits(profile, files):
         return None
-    if profile is not None:
-        say(f"Tuned for this pair: {profile}. --no-profile leaves it.")
+    say(f"Tuned for this pair: {profile}. --no-profile leaves it.")
     return profile
 
 

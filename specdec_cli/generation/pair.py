@@ -75,7 +75,7 @@ class Pair:
 
     `tokenizers` is the check's verdict, None without a draft; `heads` are Medusa's for the target; `held_back` says why
     these models' memories forbid drafting; texts that `store` is told to keep are saved when the pair is closed.
-    `learned` is known of the pair where draft lengths are chosen by cost.
+    `learned` is known of the pair where draft lengths are chosen by cost. With `trust`, further contexts need no trial.
     """
 
     target: OpenModel
@@ -87,6 +87,7 @@ class Pair:
     held_back: str | None = None
     store: NgramStore | None = None
     learned: Learned | None = None
+    trust: bool = False
 
     @property
     def rule(self) -> Rule:
@@ -162,6 +163,7 @@ def open_pair(request: PairRequest, *, say: Say, abort: AbortFlag) -> Iterator[P
             _heads(drafting.head, target, plan.n_shared) if drafting.head is not None else None,
             held_back,
             _open_store(drafting.ngram_store, target.model, say, stack),
+            trust=placement.trust,
         )
         if drafting.auto and held_back is None:
             opened = replace(opened, learned=stack.enter_context(_learned(opened, plan, drafting.head)))
@@ -227,7 +229,8 @@ def reopened(pair: Pair, target: ContextSettings, draft: ContextSettings | None,
     with ExitStack() as stack:
 
         def again(opened: OpenModel, context: ContextSettings, drafts_for: Path | None) -> OpenModel:
-            try_context(opened.model.path, drafts_for, context, abort)
+            if not pair.trust:
+                try_context(opened.model.path, drafts_for, context, abort)
             session = stack.enter_context(LlamaSession(opened.model, context, abort=abort))
             return replace(opened, session=session, context=context)
 
@@ -288,7 +291,7 @@ def _held_back(drafting: Drafting, target: OpenModel, draft: OpenModel | OpenHea
     for which, opened in (("target", target), ("draft", draft)):
         if opened is not None and not opened.session.can_rewind:
             return f"the {which}'s memory cannot be taken back (a recurrent or hybrid model)"
-    if drafting.drafter == "none":  # or several, which are measured anyhow
+    if drafting.several or drafting.drafter == NoDrafter.name:  # several are measured anyhow
         return None
     if isinstance(draft, OpenModel) and draft.session.rewind.name == "checkpoints":
         say("The draft has recurrent layers: rejected tokens are taken back by checkpoints of their state.")

@@ -45,7 +45,9 @@ def work_folder(request: PairRequest, what: str, n_tokens: int, prompts: Sequenc
     """Where the work on a model lies: of this file and these settings, and of no others."""
     files = [p for p in (request.target, request.drafting.draft) if p is not None]
     stats = [(p.name, p.stat().st_size, p.stat().st_mtime_ns) for p in files]
-    how = [str(request.sampling), str(request.placement)]
+    # The same models give the same figures, however they were let in.
+    placement = replace(request.placement, require_gpu=False, mlock=False, trust=False)
+    how = [str(request.sampling), str(placement)]
     facts = [what, stats, how, n_tokens, [prompt.turns for prompt in prompts], versions(), processor()]
     digest = hashlib.sha256(json.dumps(facts, default=str).encode()).hexdigest()[:16]
     return draft_folder() / f"{files[-1].stem[:60]}-{digest}"

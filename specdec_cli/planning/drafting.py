@@ -4,8 +4,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from specdec_cli.drafters import lookahead, sources, with_lookup
+from specdec_cli.decode.coupled import SharedNoise
+from specdec_cli.drafters import COPYING, sources, with_lookup
+from specdec_cli.drafters.lookahead import DEFAULT_WINDOW, LookaheadDrafter
 from specdec_cli.drafters.ngram.drafter import NgramDrafter
+from specdec_cli.drafters.none import NoDrafter
 from specdec_cli.planning.profile import Profile
 from specdec_cli.planning.request import Drafting
 from specdec_cli.presets.resolve import DRAFTER_NAMES, Resolved
@@ -31,31 +34,58 @@ class Asked:
 def decide(asked: Asked, files: Resolved, profile: Profile | None, longest: int) -> Drafting:
     """For one run with these files. A pass holds at most `longest` draft tokens.
 
-    What the user asked for comes first, then the `profile` of bench --tune, then the preset. Where the text depends on
-    where drafts end (every rule but "coupled"), the length must not be left to measured costs.
+    What the user asked for comes first, then the `profile` of bench --tune, then the preset. A profile that cannot go
+    with the options is left out, and a length that the user did not give is cut to what a pass can hold: neither may
+    make an error of a command that is right. Where the text depends on where drafts end (every rule but "coupled"),
+    the length must not be left to measured costs.
     """
+    profile = profile if profile is not None and suits(profile, asked) else None
     drafter = _drafter(asked, files, profile)
-    preset_k = files.preset.k if files.preset is not None else None
-    k = asked.k
-    if k is None and profile is not None and profile.k != AUTO:
-        k = profile.k
-    if k is None and asked.verify != "coupled":
-        k = preset_k or USUAL_K
-    longest = min(1 if drafter == "none" else LONGEST_AUTO, longest)
+    k = asked.k if asked.k is not None else _tuned_length(asked, files, profile, longest)
+    longest = min(1 if drafter == NoDrafter.name else LONGEST_AUTO, longest)
+    if k is None and asked.lookup and profile is None:
+        drafter = with_lookup(drafter)
+    if asked.k is None and 0 in (k, longest):
+        drafter = _without_file(drafter)
     # A drafter that does not pay is not loaded.
     draft, head = (None, None) if drafter in DRAFTER_NAMES else (files.draft, files.head)
     return Drafting(
-        drafter=with_lookup(drafter) if k is None and asked.lookup and profile is None else drafter,
+        drafter=drafter,
         k=longest if k is None else k,
         draft=draft,
         head=head,
-        auto=k is None and drafter != "none" and longest > 0,
+        auto=k is None and drafter != NoDrafter.name and longest > 0,
         p_min=_p_min(asked, files, profile),
         ngram_store=asked.ngram_store,
         verify=asked.verify,
         strict=asked.strict,
         force=asked.force,
     )
+
+
+def suits(profile: Profile, asked: Asked) -> bool:
+    """Whether what was tuned can go with these options."""
+    names = set(sources(profile.drafter))
+    if asked.strict and LookaheadDrafter.name in names:
+        return False
+    if asked.ngram_store is not None and (not asked.lookup or COPYING.isdisjoint(names)):
+        return False
+    return not (asked.k and profile.drafter == NoDrafter.name)
+
+
+def _tuned_length(asked: Asked, files: Resolved, profile: Profile | None, longest: int) -> int | None:
+    """The length where the user gave none; None where measured costs choose it."""
+    if profile is not None and profile.k != AUTO:
+        return min(profile.k, longest)
+    if asked.verify == SharedNoise.name:
+        return None
+    preset_k = files.preset.k if files.preset is not None else None
+    return min(preset_k or USUAL_K, longest)
+
+
+def _without_file(drafter: str) -> str:
+    """What is left of it where nothing is drafted: no model or head is read for that."""
+    return next((name for name in sources(drafter) if name == NgramDrafter.name), NoDrafter.name)
 
 
 def _drafter(asked: Asked, files: Resolved, profile: Profile | None) -> str:
@@ -79,26 +109,27 @@ def for_several(files: Resolved, drafters: Iterable[str], longest: int, *, auto:
     """
     trees = any(_has_trees(name) for name in drafters)
     return Drafting(
-        drafter="mtp" if files.drafter == "mtp" else "none",
+        drafter="mtp" if files.drafter == "mtp" else NoDrafter.name,
         k=max(longest, WIDEST_LOOKAHEAD if trees else 0),
         draft=files.draft,
         head=files.head,
         auto=auto,
         trees=trees,
+        several=True,
         force=True,
     )
 
 
 def longest_draft(drafting: Drafting, *, has_states: bool) -> int:
     """Draft tokens of a round that a context must have room for; a target with states keeps one for each of them."""
-    is_chosen = drafting.auto and drafting.drafter != "none"  # else several are tried, fixed lengths too
+    is_chosen = drafting.auto and not drafting.several  # of several, some have fixed lengths
     return min(drafting.k, LONGEST_WITH_STATES) if is_chosen and has_states else drafting.k
 
 
 def n_branches(drafting: Drafting) -> int:
     """Leaves of a tree beside the text that a context must have room for."""
-    return lookahead.DEFAULT_WINDOW if drafting.trees or _has_trees(drafting.drafter) else 0
+    return DEFAULT_WINDOW if drafting.trees or _has_trees(drafting.drafter) else 0
 
 
 def _has_trees(drafter: str) -> bool:
-    return lookahead.LookaheadDrafter.name in sources(drafter)
+    return LookaheadDrafter.name in sources(drafter)

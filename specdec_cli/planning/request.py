@@ -13,7 +13,8 @@ from specdec_cli.structured.source import GrammarSource
 class Drafting:
     """Who drafts, how long and by which rule.
 
-    `drafter` is a name from the table of drafters, or two of them joined with + ("none" where several are tried).
+    `drafter` is a name from the table of drafters, or two of them joined with +. With `several`, others are
+    tried one after another, with lengths of their own, and `drafter` is what has to be opened with the weights.
     `draft` is the file of a draft model or trained head, `head` that of Medusa heads. `k` is the length of drafts in
     tokens, with `auto` the longest that measured costs may choose. With `trees`, passes have room for lookahead's
     n-grams, whichever drafter is asked. `force` opens a draft that is not smaller than its target.
@@ -29,6 +30,7 @@ class Drafting:
     verify: str = "coupled"
     strict: bool = False
     trees: bool = False
+    several: bool = False
     force: bool = False
 
 

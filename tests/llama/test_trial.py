@@ -5,16 +5,20 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import gguf
 import pytest
 
 from specdec_cli.errors import ModelError
+from specdec_cli.generation.pair import open_pair, reopened
 from specdec_cli.llama import trial
+from specdec_cli.llama.abort import AbortFlag
 from specdec_cli.llama.model import LlamaModel
 from specdec_cli.llama.native_process import Apart
 from specdec_cli.llama.trial import Trial, try_out
+from specdec_cli.planning.request import PairRequest, Placement
 from tests.cli import CALM, HEADS, N_VOCAB, Models, inside, specdec
 from tests.heads import write_dflash, write_eagle3, write_mtp
 from tests.hybrids import write_hybrid
@@ -209,6 +213,15 @@ def test_a_trusted_file_is_not_tried(models: Models, children: Children, monkeyp
     monkeypatch.setenv("SPECDEC_TRUST", "1")
     assert inside(*asked, "--kv", "f32").code == 0
     assert len(children.tried) == 1
+
+
+@pytest.mark.parametrize("trust", [True, False])
+def test_more_contexts_of_a_trusted_pair_are_not_tried_either(models: Models, children: Children, trust: bool) -> None:
+    request = PairRequest(models.ring, placement=Placement(threads=1, trust=trust))
+    with open_pair(request, say=lambda _: None, abort=AbortFlag()) as pair:
+        children.tried.clear()
+        with reopened(pair, replace(pair.target.context, cache_type="bf16"), None, abort=AbortFlag()):
+            assert children.tried == ([] if trust else [["ring.gguf"]])
 
 
 def test_a_cache_folder_that_takes_nothing_is_no_failure(

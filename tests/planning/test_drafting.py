@@ -27,6 +27,7 @@ def tuned(drafter: str, k: Any, p_min: float = 0.0) -> Profile:
     return Profile(drafter, k, p_min, None, 1.2, "2026-01-01")
 
 
+STORE = {"ngram_store": Path("s")}
 AUTO_MODEL = {"drafter": "ngram+model", "k": LONGEST_AUTO, "auto": True, "draft": DRAFT}
 
 
@@ -78,6 +79,15 @@ AUTO_MODEL = {"drafter": "ngram+model", "k": LONGEST_AUTO, "auto": True, "draft"
         (MODEL, {}, tuned("ngram", 8), {"drafter": "ngram", "k": 8}),
         (MEDUSA, {}, tuned("ngram", 8), {"drafter": "ngram", "k": 8}),
         (MODEL, {"lookup": False}, tuned("ngram", 8), {"drafter": "model", "k": 8, "draft": DRAFT}),
+        # a profile that cannot go with what was asked is left out
+        (MODEL, {"strict": True}, tuned("lookahead", 4), {**AUTO_MODEL, "strict": True}),
+        (MODEL, {"strict": True}, tuned("model", 4), {"drafter": "model", "k": 4, "draft": DRAFT, "strict": True}),
+        (MODEL, STORE, tuned("model", 4, 0.5), {**AUTO_MODEL, **STORE}),
+        (MODEL, STORE, tuned("none", 0), {**AUTO_MODEL, **STORE}),
+        (MODEL, STORE, tuned("ngram", 8), {"drafter": "ngram", "k": 8, **STORE}),
+        (MODEL, STORE, tuned("ngram+model", "auto"), {**AUTO_MODEL, **STORE}),
+        (MODEL, {"k": 4}, tuned("none", 0), {"drafter": "model", "k": 4, "draft": DRAFT}),
+        (MODEL, {"k": 0}, tuned("none", 0), {"drafter": "none", "k": 0}),
         # the rest is passed on
         (
             MODEL,
@@ -91,10 +101,43 @@ def test_the_decision(files: Resolved, asked: dict[str, Any], profile: Profile |
     assert decide(Asked(**asked), files, profile, PASS) == Drafting(**decided)
 
 
-@pytest.mark.parametrize(("longest", "k", "auto"), [(7, 7, True), (0, 0, False), (100, LONGEST_AUTO, True)])
-def test_a_draft_by_cost_fits_one_pass(longest: int, k: int, auto: bool) -> None:
+@pytest.mark.parametrize(("longest", "k"), [(7, 7), (100, LONGEST_AUTO)])
+def test_a_draft_by_cost_fits_one_pass(longest: int, k: int) -> None:
     found = decide(Asked(), MODEL, None, longest)
-    assert (found.k, found.auto) == (k, auto)
+    assert (found.k, found.auto) == (k, True)
+
+
+@pytest.mark.parametrize(
+    ("files", "asked", "profile", "longest", "k"),
+    [
+        (MODEL, {}, tuned("model", 16), 7, 7),
+        (MODEL, {"verify": "block"}, tuned("model", 16), 7, 7),
+        (PRESET, {"verify": "block"}, None, 2, 2),
+        (MODEL, {"verify": "rejection"}, None, 1, 1),
+        (MODEL, {}, tuned("model", 6), 7, 6),
+    ],
+)
+def test_a_length_that_nobody_asked_for_fits_one_pass(
+    files: Resolved, asked: dict[str, Any], profile: Profile | None, longest: int, k: int
+) -> None:
+    assert decide(Asked(**asked), files, profile, longest).k == k
+
+
+@pytest.mark.parametrize(
+    ("files", "asked", "profile", "drafter"),
+    [
+        (MODEL, {}, None, "ngram"),
+        (MODEL, {"lookup": False}, None, "none"),
+        (MODEL, {}, tuned("model", 4), "none"),
+        (MEDUSA, {"verify": "block"}, None, "none"),
+        (MTP, {"lookup": False}, None, "none"),
+    ],
+)
+def test_no_model_is_read_where_a_pass_holds_no_draft(
+    files: Resolved, asked: dict[str, Any], profile: Profile | None, drafter: str
+) -> None:
+    expected = Drafting(drafter, 0, verify=asked.get("verify", "coupled"))
+    assert decide(Asked(**asked), files, profile, 0) == expected
 
 
 def test_a_length_that_was_asked_for_is_not_changed() -> None:
@@ -112,7 +155,7 @@ def test_a_length_that_was_asked_for_is_not_changed() -> None:
     ],
 )
 def test_room_for_several(files: Resolved, drafters: list[str], decided: dict[str, Any]) -> None:
-    assert for_several(files, drafters, 7) == Drafting(**decided, force=True)
+    assert for_several(files, drafters, 7) == Drafting(**decided, several=True, force=True)
     assert for_several(files, drafters, 7, auto=True).auto
 
 
@@ -121,7 +164,8 @@ def test_room_for_several(files: Resolved, drafters: list[str], decided: dict[st
     [
         (Drafting("model", LONGEST_AUTO, auto=True), LONGEST_WITH_STATES),
         (Drafting("model", LONGEST_AUTO), LONGEST_AUTO),
-        (Drafting("none", LONGEST_AUTO, auto=True), LONGEST_AUTO),
+        (Drafting("none", LONGEST_AUTO, auto=True, several=True), LONGEST_AUTO),
+        (Drafting("mtp", LONGEST_AUTO, auto=True, several=True), LONGEST_AUTO),
         (Drafting("model", 2, auto=True), 2),
     ],
 )
