@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from scripts.benchmarks.rings import Known, drawn, in_theory, lengths
-from specdec_cli.bench.measure import Bench, Cell, Length, Setting, Task, longest_draft
+from specdec_cli.bench.measure import Bench, Cell, Extent, Length, Setting, Task, longest_draft
 from specdec_cli.decode.sampling import SamplingParams
 from specdec_cli.generation.pair import open_pair
 from specdec_cli.lengths.speedup_model import CostCurve
@@ -84,7 +84,7 @@ def measure(target: Path, draft: Path, share: float, ks: Sequence[Length], n: in
         task = Task("ring", (1, FIRST_WORD))
         bench.warm_up(task, settings)
         curve = bench.cost_curve([1, *range(FIRST_WORD, N_VOCAB)], n // 2, longest + 1, 0.0)
-        for _ in bench.measure([task], settings, repeats):
+        for _ in bench.measure(Extent([task], repeats, n), settings):
             pass
     return max(_row(cell, curve, share) for cell in bench.cells.values())
 

@@ -27,7 +27,7 @@ import numpy as np
 
 from scripts.benchmarks.coded import Follows, Shape, write_coded
 from scripts.benchmarks.rings import Known, counted, drawn, in_theory, lengths
-from specdec_cli.bench.measure import Bench, Cell, Length, Setting, Task, longest_draft
+from specdec_cli.bench.measure import Bench, Cell, Extent, Length, Setting, Task, longest_draft
 from specdec_cli.decode.sampling import SamplingParams
 from specdec_cli.generation.pair import Pair, open_pair
 from specdec_cli.lengths.speedup_model import CostCurve
@@ -108,7 +108,7 @@ def measure(
             bench = Bench(pair, GREEDY, n, time.perf_counter)
             task = Task(name, (BOS, FIRST_WORD))
             bench.run(task, settings[0], n_tokens=8)
-            for _ in bench.measure([task], settings, 1):
+            for _ in bench.measure(Extent([task], 1, n), settings):
                 pass
         for cell in bench.cells.values():
             print(row(cell, curve, share, known, n), flush=True)

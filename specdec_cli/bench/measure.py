@@ -5,6 +5,7 @@ nothing is compared with what was measured minutes ago: for each prompt plain de
 settings in between, and a setting's ratio is its speed over the mean of those two.
 """
 
+import math
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,7 +17,6 @@ from specdec_cli.decode.stats import RunStats
 from specdec_cli.decode.types import Round
 from specdec_cli.drafters import sources
 from specdec_cli.drafters.lookahead import LookaheadDrafter
-from specdec_cli.errors import UsageError
 from specdec_cli.generation.pair import Decoding, Pair, decoding_for, plain_decoding
 from specdec_cli.lengths.speedup_model import (
     CostCurve,
@@ -28,6 +28,8 @@ from specdec_cli.lengths.speedup_model import (
 from specdec_cli.settings import LONGEST_AUTO, Length
 
 _CURVE_ROUNDS = 7
+_SHORTEST_ANSWER = 24
+"""Tokens; fewer say little of a draft. To keep a budget answers get shorter down to this, then kinds are left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +151,15 @@ class Cell:
         return rounds_speedup(curve, [(len(r.drafted), r.n_accepted, len(r.tokens)) for r in rounds], drafting)
 
 
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """What is measured: prompts, how often, and how long answers are in tokens."""
+
+    tasks: Sequence[Task]
+    repeats: int
+    n_tokens: int
+
+
 class Bench:
     """Runs tasks with an open pair. `sampling` is that of every run but for its temperature."""
 
@@ -173,17 +184,23 @@ class Bench:
         self.run(task, plain_like(settings[0]))
         return self._clock() - began
 
-    def n_runs(self, tasks: Sequence[Task], settings: Sequence[Setting], repeats: int) -> int:
+    def n_runs(self, extent: Extent, settings: Sequence[Setting]) -> int:
         """Answers that `measure` will write: plain decoding twice for each temperature."""
         n_temperatures = len({setting.temperature for setting in settings})
-        return repeats * len(tasks) * (len(settings) + 2 * n_temperatures)
+        return extent.repeats * len(extent.tasks) * (len(settings) + 2 * n_temperatures)
 
-    def measure(self, tasks: Sequence[Task], settings: Sequence[Setting], repeats: int) -> Iterator[None]:
-        """Every task with every setting, `repeats` times; yields after each run. What is done is in `cells`."""
+    def measure(self, extent: Extent, settings: Sequence[Setting], deadline: float = math.inf) -> Iterator[None]:
+        """Every task with every setting, as often as asked; yields after each run. What is done is in `cells`.
+
+        After the deadline, a time of the clock, nothing new is begun, but something is always measured.
+        """
+        self._n_tokens = extent.n_tokens
         temperatures = list(dict.fromkeys(setting.temperature for setting in settings))
-        for repeat in range(repeats):
-            for task in tasks:
+        for repeat in range(extent.repeats):
+            for task in extent.tasks:
                 for temperature in temperatures:
+                    if self.cells and self._clock() > deadline:
+                        return
                     those = [s for s in settings if s.temperature == temperature]
                     turned = repeat % len(those)
                     yield from self._block(task, [*those[turned:], *those[:turned]])
@@ -255,9 +272,18 @@ class Bench:
         return SharedNoise(law, seed=self._pair.rule.seed)
 
     def cost_curve(
-        self, text: Sequence[int], context: int, widest: int, temperature: float, n_rounds: int = _CURVE_ROUNDS
+        self,
+        text: Sequence[int],
+        context: int,
+        widest: int,
+        temperature: float,
+        n_rounds: int = _CURVE_ROUNDS,
+        deadline: float = math.inf,
     ) -> CostCurve:
-        """Costs after `context` tokens of `text` (repeated if it is shorter): medians of rounds through all widths."""
+        """Costs after `context` tokens of `text` (repeated if it is shorter): medians of rounds through all widths.
+
+        After the deadline, a time of the clock, there are no more than two rounds.
+        """
         tokens = list(text)
         while len(tokens) < context + widest + 1:
             tokens += text
@@ -265,6 +291,8 @@ class Bench:
         passes: dict[int, list[float]] = {width: [] for width in range(1, widest + 1)}
         steps: list[float] = []
         for i in range(n_rounds + 1):
+            if i > 1 and self._clock() > deadline:
+                break
             for width in passes:
                 target.score(tokens[:context], 1)
                 began = self._clock()
@@ -298,26 +326,23 @@ def answered(pair: Pair, ids: Sequence[int], n_tokens: int) -> list[int]:
     return [token for round_ in rounds for token in round_.tokens if token not in pair.end_tokens]
 
 
-def within_budget(
-    tasks: Sequence[Task], settings: Sequence[Setting], repeats: int, seconds_per_run: float, budget: float
-) -> tuple[list[Task], int]:
+def within_budget(whole: Extent, settings: Sequence[Setting], seconds_per_run: float, budget: float) -> Extent:
     """As many prompts of each kind, and then repeats, as the budget in seconds has time for.
 
-    Raises UsageError if it is too small for one prompt of each kind.
+    Where it has none for one prompt of each kind, once: shorter answers, then fewer kinds, at least one.
     """
-    kinds = list(dict.fromkeys(task.kind for task in tasks))
-    by_kind = {kind: [task for task in tasks if task.kind == kind] for kind in kinds}
+    kinds = list(dict.fromkeys(task.kind for task in whole.tasks))
+    by_kind = {kind: [task for task in whole.tasks if task.kind == kind] for kind in kinds}
     per_task = seconds_per_run * (len(settings) + 2 * len({s.temperature for s in settings}))
-    for times in (repeats, 1):
+    for times in (whole.repeats, 1):
         for most in range(max(map(len, by_kind.values())), 0, -1):
             chosen = [task for kind in kinds for task in by_kind[kind][:most]]
             if len(chosen) * per_task * times <= budget:
-                return chosen, times
-    raise UsageError(
-        f"One prompt of each kind, once, takes about {len(kinds) * per_task / 60:.1f} minutes; the budget is "
-        f"{budget / 60:.1f}.",
-        hint="Give a larger --budget, or fewer --kinds, --k, --temp, or a smaller -n.",
-    )
+                return Extent(chosen, times, whole.n_tokens)
+    per_token = per_task / whole.n_tokens
+    n_tokens = max(int(budget / (per_token * len(kinds))), min(_SHORTEST_ANSWER, whole.n_tokens))
+    n_kinds = max(1, min(len(kinds), int(budget / (per_token * n_tokens))))
+    return Extent([by_kind[kind][0] for kind in kinds[:n_kinds]], 1, n_tokens)
 
 
 def by_setting(cells: Mapping[tuple[str, Setting], Cell]) -> dict[Setting, list[Cell]]:

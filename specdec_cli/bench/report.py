@@ -147,7 +147,7 @@ def verdict(results: Results) -> list[str]:
     else:
         lines = [f"Drafting slows this down: even the best, {which}, is {speedup:.2f} times plain decoding ({kinds})."]
         lines.append("Use --draft none.")
-    lines += [line for line in (_far_off(results), _sameness(results)) if line]
+    lines += [line for line in (results.facts.get("cut"), _far_off(results), _sameness(results)) if line]
     return lines
 
 

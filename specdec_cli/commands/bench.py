@@ -26,7 +26,7 @@ from specdec_cli.signals import raise_on_sigterm
 from specdec_cli.terminal_guard import guard_terminal
 
 if TYPE_CHECKING:
-    from specdec_cli.bench.measure import Bench, Setting, Task
+    from specdec_cli.bench.measure import Bench, Extent, Setting, Task
     from specdec_cli.bench.prompt_set import BenchPrompt
     from specdec_cli.bench.report import Results
     from specdec_cli.decode.sampling import SamplingParams
@@ -35,6 +35,10 @@ if TYPE_CHECKING:
     from specdec_cli.planning.profile import Profile
     from specdec_cli.planning.request import PairRequest
     from specdec_cli.presets.resolve import Resolved
+
+
+_CURVES_SHARE = 0.3
+"""Of the budget, after which what passes cost is measured only as often as it must be."""
 
 
 @takes_groups
@@ -124,7 +128,7 @@ def _measured(
     what: MeasureOptions,
 ) -> "tuple[Results, Profile | None, bool]":
     """What was measured, the fastest way if that was to be found, and whether nothing broke it off."""
-    from specdec_cli.bench.measure import Bench, longest_draft
+    from specdec_cli.bench.measure import Bench, Extent, longest_draft
     from specdec_cli.bench.tasks import as_tasks, facts_of
     from specdec_cli.generation.pair import open_pair
     from specdec_cli.llama.abort import AbortFlag
@@ -136,11 +140,15 @@ def _measured(
         measuring.check(settings)
         contexts = [len(tasks[0].ids) + what.n // 2, *fills]
         widest = min(pair.target.context.max_rows - 1, longest_draft(settings))
-        curves = _curves(measuring, pair, tasks, contexts, widest, settings[0].temperature)
         seconds = 60 * what.budget
-        is_whole = _measure(measuring, tasks, settings, what.repeats, seconds * (MEASURED_SHARE if what.tunes else 1))
+        share = MEASURED_SHARE if what.tunes else 1
+        late = began + _CURVES_SHARE * seconds
+        curves = _curves(measuring, pair, tasks, contexts, widest, settings[0].temperature, late)
+        is_whole, cut = _measure(measuring, Extent(tasks, what.repeats, what.n), settings, began + seconds * share)
         abort.clear()
         facts = facts_of(request, {"max_tokens": what.n, "repeats": what.repeats}, sys.argv[1:])
+        if cut:
+            facts["cut"] = f"To keep the budget of {what.budget:g} minutes, {cut}."
         results = _results(measuring, curves, facts)
         if not (what.tunes and is_whole):
             return results, None, is_whole
@@ -163,7 +171,13 @@ def _alone(option: str, others: Mapping[str, object]) -> None:
 
 
 def _curves(
-    measuring: "Bench", pair: "Pair", tasks: "Sequence[Task]", contexts: list[int], k: int, temperature: float
+    measuring: "Bench",
+    pair: "Pair",
+    tasks: "Sequence[Task]",
+    contexts: list[int],
+    k: int,
+    temperature: float,
+    late: float,
 ) -> "list[CostCurve]":
     """What passes cost at each context, the one that the runs have first."""
     text = [token for task in tasks for token in task.ids]
@@ -175,36 +189,52 @@ def _curves(
                 hint="Use a larger --ctx.",
             )
         say(f"Measuring what passes of 1 to {k + 1} tokens cost after {context} tokens ...")
-        curves.append(measuring.cost_curve(text, context, k + 1, temperature))
+        curves.append(measuring.cost_curve(text, context, k + 1, temperature, deadline=late))
     return curves
 
 
 def _measure(
-    measuring: "Bench", tasks: "Sequence[Task]", settings: "Sequence[Setting]", repeats: int, budget: float
-) -> bool:
-    """Within the budget in seconds, after saying what is going to be measured. False if Ctrl-C ended it."""
+    measuring: "Bench", whole: "Extent", settings: "Sequence[Setting]", deadline: float
+) -> tuple[bool, str | None]:
+    """Until a time of the clock, after saying what is going to be measured.
+
+    Returns False if Ctrl-C ended it, and what was cut for lack of time.
+    """
     from specdec_cli.bench.measure import within_budget
     from specdec_cli.ui.steps import Steps
     from specdec_cli.ui.terminal import Terminal
 
-    seconds_per_run = measuring.warm_up(tasks[0], settings)
-    chosen, repeats = within_budget(tasks, settings, repeats, seconds_per_run, budget)
-    n_runs = measuring.n_runs(chosen, settings, repeats)
-    kinds = dict.fromkeys(task.kind for task in chosen)
+    seconds_per_run = measuring.warm_up(whole.tasks[0], settings)
+    chosen = within_budget(whole, settings, seconds_per_run, deadline - time.perf_counter())
+    n_runs, kinds = measuring.n_runs(chosen, settings), {task.kind for task in chosen.tasks}
+    seconds = n_runs * seconds_per_run * chosen.n_tokens / whole.n_tokens
     say(
-        f"{len(chosen)} prompts of {len(kinds)} kinds, {len(settings)} settings, {repeats} times: {n_runs} answers, "
-        f"about {n_runs * seconds_per_run / 60:.1f} minutes. Ctrl-C shows what there is so far."
+        f"{len(chosen.tasks)} prompts of {len(kinds)} kinds, {len(settings)} settings, {chosen.repeats} times: "
+        f"{n_runs} answers, about {seconds / 60:.1f} minutes. Ctrl-C shows what there is so far."
     )
     n_done = 0
     try:
         with Steps(n_runs, "measuring", Terminal(sys.stderr, os.environ), say) as steps:
-            for _ in measuring.measure(chosen, settings, repeats):
+            for _ in measuring.measure(chosen, settings, deadline):
                 steps.step()
                 n_done += 1
     except (KeyboardInterrupt, Interrupted):
         say(f"Stopped after {n_done} of {n_runs} answers: these are the results so far.")
-        return False
-    return True
+        return False, None
+    return True, _cut(whole, chosen, n_done, n_runs)
+
+
+def _cut(whole: "Extent", chosen: "Extent", n_done: int, n_runs: int) -> str | None:
+    """What was left out, in words."""
+    kinds = [len({task.kind for task in extent.tasks}) for extent in (chosen, whole)]
+    parts = [
+        f"{kinds[0]} of {kinds[1]} kinds of text were measured" if kinds[0] < kinds[1] else "",
+        f"{len(chosen.tasks)} of {len(whole.tasks)} prompts" if len(chosen.tasks) < len(whole.tasks) else "",
+        f"{chosen.repeats} of {whole.repeats} repeats" if chosen.repeats < whole.repeats else "",
+        f"answers had {chosen.n_tokens} instead of {whole.n_tokens} tokens" if chosen.n_tokens < whole.n_tokens else "",
+        f"{n_done} of {n_runs} answers were written" if n_done < n_runs else "",
+    ]
+    return ", ".join(part for part in parts if part) or None
 
 
 def _results(measuring: "Bench", curves: "Sequence[CostCurve]", facts: dict[str, Any]) -> "Results":

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
 
-from specdec_cli.bench.measure import Bench, Cell, Setting, Task, plain_like
+from specdec_cli.bench.measure import Bench, Cell, Extent, Setting, Task, plain_like
 from specdec_cli.bench.prompt_set import BenchPrompt
 from specdec_cli.generation.pair import OpenModel, open_pair
 from specdec_cli.llama.abort import AbortFlag
@@ -153,7 +153,7 @@ def run_beside_plain(
         measuring = Bench(pair, request.sampling.params, n_tokens, time.perf_counter)
         tasks = [Task(text.kind, text.prompt) for text in texts]
         measuring.warm_up(tasks[0], [setting])
-        for _ in measuring.measure(tasks, [setting], 1):
+        for _ in measuring.measure(Extent(tasks, 1, n_tokens), [setting]):
             step()
         return list(measuring.cells.values())
 

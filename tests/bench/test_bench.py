@@ -15,7 +15,17 @@ import pytest
 
 from specdec_cli.bench import report as bench_report
 from specdec_cli.bench.compare_texts import Comparison, compare
-from specdec_cli.bench.measure import Bench, Cell, Run, Setting, Task, longest_draft, median_speedup, within_budget
+from specdec_cli.bench.measure import (
+    Bench,
+    Cell,
+    Extent,
+    Run,
+    Setting,
+    Task,
+    longest_draft,
+    median_speedup,
+    within_budget,
+)
 from specdec_cli.bench.prompt_set import BenchPrompt, choose, read_prompts
 from specdec_cli.bench.trend import acceptance_by_quarter, running_acceptance
 from specdec_cli.decode.sampling import SamplingParams
@@ -81,8 +91,8 @@ def test_each_ratio_is_to_the_plain_runs_beside_it(pair: Pair) -> None:
     """With a clock that ticks once a call, every round takes as long, and ratios are ratios of tokens per round."""
     measuring = bench_of(pair)
     settings = [Setting("model", 2, 1.0), Setting("ngram", 4, 1.0)]
-    steps = list(measuring.measure(TASKS, settings, 2))
-    assert len(steps) == measuring.n_runs(TASKS, settings, 2) == 16
+    steps = list(measuring.measure(Extent(TASKS, 2, 40), settings))
+    assert len(steps) == measuring.n_runs(Extent(TASKS, 2, 40), settings) == 16
     assert set(measuring.cells) == {(task.kind, setting) for task in TASKS for setting in settings}
     for cell in measuring.cells.values():
         assert len(cell.runs) == len(cell.ratios) == 2
@@ -94,7 +104,7 @@ def test_each_ratio_is_to_the_plain_runs_beside_it(pair: Pair) -> None:
 
 def test_what_is_measured_before_an_interruption_is_kept(pair: Pair) -> None:
     measuring = bench_of(pair)
-    steps = measuring.measure(TASKS, [Setting("model", 2, 0.0)], 5)
+    steps = measuring.measure(Extent(TASKS, 5, 40), [Setting("model", 2, 0.0)])
     for _ in range(3):
         next(steps)
     steps.close()
@@ -152,7 +162,7 @@ def test_an_automatic_length_is_measured_like_any_other(pair: Pair) -> None:
     measuring = Bench(replace(pair, learned=Learned(costs)), PURE, 40, lambda: float(next(clock)))
     settings = [Setting("model", "auto", 1.0), Setting("model", 2, 1.0), Setting("none", 0, 1.0)]
     assert longest_draft(settings) == LONGEST_AUTO
-    list(measuring.measure(TASKS, settings, 1))
+    list(measuring.measure(Extent(TASKS, 1, 40), settings))
     auto, fixed, plain = (measuring.cells["a", setting] for setting in settings)
     assert len({len(r.drafted) for r in auto.runs[0].rounds[1:]}) > 1
     assert auto.worst == fixed.worst == plain.worst == Comparison("same")
@@ -235,21 +245,30 @@ def test_a_text_that_differs_at_a_tie_is_a_tie(pair: Pair, monkeypatch: pytest.M
     assert (found.verdict, found.gap, found.noise) == ("tie", gap, gap)
 
 
-def test_a_budget_takes_prompts_first_then_repeats() -> None:
+def test_a_budget_takes_prompts_first_then_repeats_then_tokens_then_kinds() -> None:
     tasks = [Task(kind, (1,)) for kind in ("a", "a", "a", "b", "b")]
     settings = [Setting("model", 1, 0.0), Setting("model", 2, 0.0)]  # 4 runs a task with the two plain ones
 
-    def chosen(budget: float) -> tuple[str, int]:
-        found, repeats = within_budget(tasks, settings, 2, 1.0, budget)
-        return "".join(task.kind for task in found), repeats
+    def chosen(budget: float) -> tuple[str, int, int]:
+        found = within_budget(Extent(tasks, 2, 96), settings, 1.0, budget)
+        return "".join(task.kind for task in found.tasks), found.repeats, found.n_tokens
 
-    assert chosen(40) == ("aaabb", 2)
-    assert chosen(39) == ("aabb", 2)
-    assert chosen(20) == ("ab", 2)
-    assert chosen(15) == ("ab", 1)
-    with pytest.raises(UsageError, match=r"takes about 0.1 minutes; the budget is 0.1") as caught:
-        chosen(7)
-    assert "--budget" in str(caught.value.hint)
+    assert chosen(40) == ("aaabb", 2, 96)
+    assert chosen(39) == ("aabb", 2, 96)
+    assert chosen(20) == ("ab", 2, 96)
+    assert chosen(15) == ("ab", 1, 96)
+    assert chosen(4) == ("ab", 1, 48)
+    assert chosen(1.5) == ("a", 1, 24)
+    assert chosen(-1) == ("a", 1, 24)
+
+
+def test_measuring_ends_with_the_budget_and_something_is_measured(pair: Pair) -> None:
+    measuring = bench_of(pair)
+    settings = [Setting("model", 1, 0.0), Setting("model", 1, 1.0)]
+    tasks = [Task(kind, TASKS[0].ids) for kind in ("a", "b")]
+    assert len(list(measuring.measure(Extent(tasks, 2, 8), settings, deadline=-1.0))) == 3
+    assert list(measuring.cells) == [("a", settings[0])]
+    assert {run.stats.tokens for cell in measuring.cells.values() for run in cell.runs} == {8}
 
 
 # --- the words --------------------------------------------------------------------------------------------
