@@ -1,4 +1,4 @@
-"""What the numbers of a pair or a run mean for the person who looks at them."""
+"""Warnings and notes about a pair or a run."""
 
 from specdec_cli.decode.stats import RunStats
 from specdec_cli.decode.types import Round
@@ -15,13 +15,13 @@ def pair_notes(target: ModelFacts, draft: ModelFacts) -> list[str]:
     ratio = target.weights_bytes / max(draft.weights_bytes, 1)
     if draft.n_params > target.n_params:
         return [
-            f"The draft has more parameters than the target ({draft.n_params / 1e9:.2f} B against "
-            f"{target.n_params / 1e9:.2f} B): are the two swapped?"
+            f"The draft has more parameters than the target ({draft.n_params / 1e9:.2f} B vs. "
+            f"{target.n_params / 1e9:.2f} B). Are the two swapped?"
         ]
     if ratio < BREAK_EVEN_RATIO:
         return [
-            f"The target is only {ratio:.1f} times the draft's size; below about {BREAK_EVEN_RATIO:g} times, "
-            "drafting seldom pays. Compare with --draft none."
+            f"The target is only {ratio:.1f} times the size of the draft; below about {BREAK_EVEN_RATIO:g} "
+            "times, drafting rarely pays. Compare with --draft none."
         ]
     return []
 
@@ -37,11 +37,15 @@ def strict_notes(longest: int | None, noise: float, n_settled: int) -> list[str]
     """What --strict did: the longest draft it allowed, the width noise in logits, the near ties it settled."""
     if noise > 0:
         return [
-            f"--strict: passes of every width differ from single tokens, by up to {noise:.2g} of a logit. "
-            f"{n_settled} near ties were decided alone, which leaves some; if the cache is the reason, --kv bf16 helps."
+            "--strict: on this file, passes of every width differ from single-token passes, by up to "
+            f"{noise:.2g} in a logit. {n_settled} near ties were decided in a pass of their own, but some may "
+            "be missed. If the cache is the cause, --kv bf16 helps."
         ]
     if longest:
-        return [f"--strict: drafts of up to {longest} tokens, whose passes give the numbers of single tokens."]
+        return [
+            f"--strict: drafts are limited to {longest} tokens; passes of that width give the same numbers "
+            "as single-token passes."
+        ]
     return []
 
 
@@ -51,13 +55,13 @@ def run_notes(stats: RunStats, drafter: str) -> list[str]:
         return []
     if stats.drafted == 0 and stats.off_reason is None:
         return [
-            "Nothing was drafted, so this was plain decoding: there was nothing to copy, or no draft promised to be "
-            "worth its time (-k 4 drafts whatever it costs)."
+            "Nothing was drafted, so this was plain decoding: there was nothing to copy, or no draft was "
+            "expected to pay (-k 4 drafts regardless of cost)."
         ]
     # Asked after every round: the newest round that was quick enough ends it.
     drafting = [r for r in stats.recent if r.drafted] if _is_slow(stats.recent[-1]) else []
     if len(drafting) >= _SLOW_DRAFT_ROUNDS and all(map(_is_slow, drafting)):
-        return ["A draft token takes longer than a whole pass of the target: this draft cannot pay here."]
+        return ["A draft token takes longer than a target pass: this draft cannot pay here."]
     return []
 
 

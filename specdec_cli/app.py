@@ -1,4 +1,4 @@
-"""The command line: commands are registered here, errors become words and exit codes here."""
+"""The command line: registers commands, turns errors into messages and exit codes."""
 
 import errno
 import os
@@ -28,14 +28,15 @@ _WrongUsage: type[Exception] = typer.BadParameter.__bases__[0]
 """What typer raises for every command line that it does not understand."""
 
 EXIT_CODES = (
-    "Exit codes: 0 done, 1 error, 2 wrong usage, 3 a model cannot be used, 4 tokenizers differ, 5 out of memory, "
-    "6 no GPU where one is required, 7 llama.cpp failed, 8 (check) match with notes, 9 (bench, audit) a text differs, "
+    "Exit codes: 0 done, 1 error, 2 usage error, 3 a model cannot be used, 4 tokenizers differ, 5 out of memory, "
+    "6 no GPU where one is required, 7 llama.cpp failed, 8 (check) match with notes, 9 (bench, audit) a text "
+    "differs, "
     "10 (draft) no draft pays, "
-    "20 to 32 from the Hub (see the README), 130 stopped by Ctrl-C, 143 by SIGTERM."
+    "20 to 32 Hub errors (docs/exit-codes.md), 130 stopped by Ctrl-C, 143 by SIGTERM."
 )
 
 app = typer.Typer(
-    help="Speculative decoding for GGUF models: faster text, the same text.",
+    help="Speculative decoding for GGUF models: the same text, faster.",
     epilog=EXIT_CODES,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -102,7 +103,8 @@ def main() -> None:
         if error.errno != errno.ENOSPC:
             raise
         print(
-            "Error: There is no space left for the output.\nHint: Free some, or write to another disk.", file=sys.stderr
+            "Error: No space is left on the disk for the output.\nHint: Free some space, or write to another disk.",
+            file=sys.stderr,
         )
         sys.exit(1)
     except KeyboardInterrupt:

@@ -40,18 +40,20 @@ def check_outputs(outputs: ByOption, inputs: ByOption) -> None:
         status = _status(path)
         for other, theirs in read:
             if status is not None and theirs is not None and os.path.samestat(status, theirs):
-                raise UsageError(f"{option} would write over {path}, which {other} reads.", hint="Name another file.")
+                raise UsageError(f"{option} would overwrite {path}, which {other} reads.", hint="Give another file.")
         if status is not None and not stat.S_ISREG(status.st_mode):
-            raise UsageError(f"{option} {path} is not a file that can be written.", hint="Name another place.")
+            raise UsageError(f"{option}: {path} is not a writable file.", hint="Give another path.")
         if status is not None and _is_model(path):
-            raise UsageError(f"{option} would write over the model file {path}.", hint="Name another file.")
+            raise UsageError(f"{option} would overwrite the model file {path}.", hint="Give another file.")
         place = (status.st_dev, status.st_ino) if status is not None else os.path.realpath(path)
         if place in taken:
-            raise UsageError(f"{taken[place]} and {option} name the same file, {path}.", hint="Name two files.")
+            raise UsageError(
+                f"{taken[place]} and {option} name the same file, {path}.", hint="Give two different files."
+            )
         taken[place] = option
         folder = Path(os.path.realpath(path)).parent
         if not (os.access(path, os.W_OK) if status is not None else folder.is_dir() and os.access(folder, os.W_OK)):
-            raise UsageError(f"{path} cannot be written.", hint="Check the folder.")
+            raise UsageError(f"Cannot write to {path}.", hint="Check the folder.")
 
 
 def _check_stdout(option: str, path: Path) -> None:
@@ -60,7 +62,7 @@ def _check_stdout(option: str, path: Path) -> None:
     if _descriptor(path) is not None or status is None or own is None or not stat.S_ISREG(own.st_mode):
         return
     if os.path.samestat(status, own):
-        raise UsageError(f"{option} would write over standard output, {path}.", hint="Name another file.")
+        raise UsageError(f"{option} would overwrite standard output, {path}.", hint="Give another file.")
 
 
 def _is_stream(path: Path) -> bool:
@@ -110,7 +112,7 @@ def write_output(path: Path, data: str | bytes) -> None:
 
 
 def _cannot_write(path: Path, error: OSError) -> UsageError:
-    return UsageError(f"{path} cannot be written: {error.strerror}.", hint="Check the folder.")
+    return UsageError(f"Cannot write to {path}: {error.strerror}.", hint="Check the folder.")
 
 
 def _status(path: Path) -> os.stat_result | None:

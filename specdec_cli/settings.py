@@ -99,15 +99,15 @@ class ContextSettings:
     def __post_init__(self) -> None:
         if self.cache_type not in CACHE_TYPE_BYTES:
             raise UsageError(
-                f"There is no cache type {self.cache_type!r}.", hint=f"Use one of {', '.join(CACHE_TYPE_BYTES)}."
+                f"Invalid cache type: {self.cache_type!r}.", hint=f"Use one of {', '.join(CACHE_TYPE_BYTES)}."
             )
         if not 1 <= self.n_ubatch <= self.n_batch:
             raise UsageError(
                 f"--ubatch ({self.n_ubatch}) must be between 1 and --batch ({self.n_batch}).",
-                hint="Leave both out to use the defaults.",
+                hint="Omit both to use the defaults.",
             )
         if self.max_rows > self.n_ubatch:
             raise UsageError(
-                f"A draft of {self.max_rows - 1} tokens does not fit one pass of {self.n_ubatch} (--ubatch).",
+                f"A draft of {self.max_rows - 1} tokens does not fit in a pass of {self.n_ubatch} tokens (--ubatch).",
                 hint=f"Use -k {self.n_ubatch - 1} or less, or a larger --ubatch.",
             )

@@ -66,7 +66,7 @@ def parse_json(data: bytes | str, most_bytes: int = MOST_BYTES) -> Any:
     except json.JSONDecodeError as error:
         raise ValueError(f"it is not JSON ({error.msg} in line {error.lineno}, column {error.colno})") from None
     except ValueError:  # Python reads no integers of more than 4,300 digits
-        raise ValueError("it has a number out of bounds") from None
+        raise ValueError("it has a number out of range") from None
     check_bounds(value)
     return value
 
@@ -76,7 +76,7 @@ def check_bounds(value: Any) -> None:
     level = [value]
     for _ in range(DEEPEST + 1):
         if any(_is_out_of_bounds(one) for one in level):
-            raise ValueError("it has a number out of bounds")
+            raise ValueError("it has a number out of range")
         level = [child for one in level for child in _children(one)]
         if not level:
             return

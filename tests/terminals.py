@@ -20,7 +20,7 @@ from tests.ui_fakes import FakeTty, everything
 
 ESCAPE = re.compile(rb"\x1b(\[[0-?]*[ -/]*[@-~]|[@-Z\\-_])")
 SHOW_CURSOR, HIDE_CURSOR, FRAME = b"\x1b[?25h", b"\x1b[?25l", b"\x1b[?2026h"
-PANEL = ("first token", "acceptance", "per pass", "ms a round", "accepted by draft position", "was drafted", "tok/s")
+PANEL = ("first token", "acceptance", "per pass", "ms per round", "accepted by draft position", "was drafted", "tok/s")
 """Words of the panel that are no words of a planted model, nor of the summary."""
 
 

@@ -66,11 +66,11 @@ EMPTY = a_round(0, draft_seconds=9.0)
     ("rounds", "words"),
     [
         ([FAST] * 60, None),
-        ([SLOW] * 16, "longer than a whole pass"),
+        ([SLOW] * 16, "longer than a target pass"),
         ([SLOW] * 15, None),  # too early to say
         ([*[SLOW] * 30, FAST], None),
-        ([FAST, *[SLOW] * 64], "longer than a whole pass"),  # long ago
-        ([*[SLOW] * 16, EMPTY], "longer than a whole pass"),  # an empty draft says nothing about the time of a token
+        ([FAST, *[SLOW] * 64], "longer than a target pass"),  # long ago
+        ([*[SLOW] * 16, EMPTY], "longer than a target pass"),  # an empty draft says nothing about the time of a token
         ([EMPTY], "Nothing was drafted"),
         ([], None),
     ],
@@ -90,9 +90,9 @@ def test_who_asked_for_no_draft_is_told_nothing(rounds: list[Round]) -> None:
 @pytest.mark.parametrize(
     ("longest", "noise", "words"),
     [
-        (3, 0.0, "up to 3 tokens"),
-        (None, 0.73, "0.73 of a logit"),
-        (3, 0.73, "0.73 of a logit"),
+        (3, 0.0, "limited to 3 tokens"),
+        (None, 0.73, "0.73 in a logit"),
+        (3, 0.73, "0.73 in a logit"),
         (None, 0.0, None),
         (0, 0.0, None),
     ],

@@ -52,7 +52,7 @@ NAMED = [itself, by_a_link, by_two_links, by_a_hard_link, by_another_spelling]
 def test_a_model_is_never_an_output(tmp_path: Path, named: Callable[[Path], Path], content: bytes) -> None:
     model = tmp_path / "some.bin"
     model.write_bytes(content)
-    with pytest.raises(UsageError, match="--json would write over the model file"):
+    with pytest.raises(UsageError, match="--json would overwrite the model file"):
         check_outputs({"--json": named(model)}, {})
 
 
@@ -60,7 +60,7 @@ def test_a_model_is_never_an_output(tmp_path: Path, named: Callable[[Path], Path
 def test_an_input_is_never_an_output(tmp_path: Path, named: Callable[[Path], Path]) -> None:
     letter = tmp_path / "letter.txt"
     letter.write_text("Dear all,")
-    with pytest.raises(UsageError, match=r"--json would write over .*, which -f reads"):
+    with pytest.raises(UsageError, match=r"--json would overwrite .*, which -f reads"):
         check_outputs({"--json": named(letter)}, {"-f": letter})
     check_outputs({"--json": letter}, {"-f": None, "--draft": tmp_path / "other"})
 
@@ -79,11 +79,11 @@ def test_two_outputs_are_two_files(tmp_path: Path, named: Callable[[Path], Path]
 
 def test_places_where_nothing_can_be_written(tmp_path: Path) -> None:
     for place in (tmp_path, tmp_path / "none" / "a", Path("/dev/null/a")):
-        with pytest.raises(UsageError, match=r"cannot be written|not a file that can be written"):
+        with pytest.raises(UsageError, match=r"Cannot write to|not a writable file"):
             check_outputs({"--json": place}, {})
-        with pytest.raises(UsageError, match="cannot be written"):
+        with pytest.raises(UsageError, match="Cannot write to"):
             write_output(place, "x")
-        with pytest.raises(UsageError, match="cannot be written"):
+        with pytest.raises(UsageError, match="Cannot write to"):
             open_output(place)
 
 
@@ -236,8 +236,8 @@ def test_bench_never_writes_over_its_models(models: Models, tmp_path: Path, opti
     target = tmp_path / "t.svg"
     target.write_bytes(models.words.read_bytes())
     before = target.read_bytes()
-    assert "would write over" in inside("bench", target, option, target).err
-    assert "would write over" in inside("bench", models.words, option, target).err
+    assert "would overwrite" in inside("bench", target, option, target).err
+    assert "would overwrite" in inside("bench", models.words, option, target).err
     assert target.read_bytes() == before
 
 
@@ -245,10 +245,10 @@ def test_audit_and_draft_make_never_write_over_a_model(models: Models, tmp_path:
     target = tmp_path / "t.gguf"
     target.write_bytes(models.words.read_bytes())
     before = target.read_bytes()
-    assert "would write over" in inside("audit", target, "--json", target).err
-    assert "is there already" in inside("draft", "make", target, "--out", target).err
+    assert "would overwrite" in inside("audit", target, "--json", target).err
+    assert "already exists" in inside("draft", "make", target, "--out", target).err
     (tmp_path / "dangling").symlink_to("nowhere")
-    assert "is there already" in inside("draft", "make", target, "--out", tmp_path / "dangling").err
+    assert "already exists" in inside("draft", "make", target, "--out", tmp_path / "dangling").err
     assert target.read_bytes() == before
 
 
@@ -288,4 +288,4 @@ def test_the_file_that_standard_output_goes_to_is_not_written_over(models: Model
         command = [*COMMAND, "run", str(models.ring), "a", "-n", "2", option, str(text)]
         done = subprocess.run(command, stdout=out, stderr=subprocess.PIPE, check=False, timeout=PATIENCE)
     assert (done.returncode, text.read_text()) == (2, "")
-    assert b"would write over standard output" in done.stderr
+    assert b"would overwrite standard output" in done.stderr

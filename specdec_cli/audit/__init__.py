@@ -1,4 +1,4 @@
-"""The promise held against this machine's own files: texts against plain decoding, draws against distributions.
+"""`specdec audit`: texts compared with plain decoding, draws with the target's distributions.
 
 Imports bench, decode, drafters and generation. Called by the command of the same name.
 """

@@ -1,4 +1,4 @@
-"""Holding the promise against this machine's own files, at length.
+"""The checks of `specdec audit`: exactness at length, on the user's own files.
 
 Texts of the coupled rule, and of every rule at temperature 0, must be plain decoding's. The other rules promise only
 the distribution: for them one place of a text is drawn many times, each time with another seed, and the tokens are

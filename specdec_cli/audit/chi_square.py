@@ -1,4 +1,4 @@
-"""How likely counts at least this far from a distribution are: the chi-square test, without a library of statistics."""
+"""The chi-square test, without a statistics library."""
 
 import math
 from collections.abc import Mapping

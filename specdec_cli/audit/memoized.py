@@ -1,4 +1,4 @@
-"""Models that compute what follows a text once, however often they are asked: draws of one place repeat."""
+"""Models with memoized results: repeated draws at one position evaluate the model once."""
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""An audit in words, as tables and as a document."""
+"""An audit as a verdict, tables and a JSON document."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
@@ -51,7 +51,7 @@ def verdict(audit: Audit, n_tokens: int) -> list[str]:
         lines.append(_laws(audit))
     lines += _not_shown(audit)
     lines += [_bug(bug) for bug in audit.bugs]
-    lines.append("No fault was found." if not audit.bugs else "The promise is broken. Please report it.")
+    lines.append("No bug found." if not audit.bugs else "Bugs found. Please report them.")
     return lines
 
 
@@ -84,37 +84,37 @@ def _way(check: TextCheck | LawCheck) -> tuple[str, ...]:
 def _texts(audit: Audit, n_tokens: int) -> str:
     checks = list(audit.texts.values())
     total, fewest = sum(check.tokens for check in checks), min(check.tokens for check in checks)
-    words = f"Texts: {total:,} tokens in {len(checks)} ways were compared with plain decoding's"
+    words = f"Texts: {total:,} tokens compared with plain decoding in {len(checks)} settings"
     if fewest < n_tokens:
-        words += f"; at least {fewest:,} in each, of {n_tokens:,} asked for"
+        words += f"; at least {fewest:,} per setting ({n_tokens:,} requested)"
     ties = sum(check.verdicts["tie"] for check in checks)
     if not ties:
-        return f"{words}. No text parted at a near tie."
+        return f"{words}. No text diverged, not even at a near tie."
     ways = [check for check in checks if check.worst.verdict == "tie"]
     largest = max(ways, key=lambda check: check.worst.gap, default=None)
     noise = f" (largest gap {largest.worst.gap:.2g}, noise there {largest.worst.noise:.2g})" if largest else ""
-    return f"{words}. {ties} of {sum(check.answers for check in checks)} texts parted at near ties{noise}."
+    return f"{words}. {ties} of {sum(check.answers for check in checks)} texts diverged at near ties{noise}."
 
 
 def _laws(audit: Audit) -> str:
     chances = [chance for check in audit.laws for chance in check.chances if chance is not None]
     draws = sum(check.draws for check in audit.laws)
-    words = f"Distributions: {draws:,} draws at {len(audit.laws)} places and ways, {len(chances)} tests"
+    words = f"Distributions: {draws:,} draws in {len(audit.laws)} cases (position and setting), {len(chances)} tests"
     if not chances:
-        return f"{words}: everywhere the next token is all but certain, so they say nothing. Try a higher --temp."
+        return f"{words}: the next token is nearly certain everywhere, so they prove nothing. Try a higher --temp."
     return (
-        f"{words}; the smallest chance of such counts is {min(chances):.2g}, and a fault is one below "
-        f"{audit.threshold(len(audit.laws)):.1g} ({ERROR:g} over all tests)."
+        f"{words}; the smallest p-value is {min(chances):.2g}. Below {audit.threshold(len(audit.laws)):.1g} "
+        f"counts as a bug (false alarms: {ERROR:g} over all tests)."
     )
 
 
 def _not_shown(audit: Audit) -> list[str]:
     """What could not be tested, for want of drafts."""
     without = [check.way for check in audit.texts.values() if not check.drafted]
-    lines = [f"Nothing was drafted in these ways, so their texts show nothing: {'; '.join(map(str, without))}."]
+    lines = [f"Nothing was drafted in these settings, so their texts prove nothing: {'; '.join(map(str, without))}."]
     return lines[: len(without)] + [
-        f"Distributions with {drafter} at temperature {temperature:g} are left out: at no place that was looked at did "
-        "it draft anything."
+        f"Skipped distributions with {drafter} at temperature {temperature:g}: it drafted nothing at any "
+        "position tried."
         for drafter, temperature in audit.without_places
     ]
 
@@ -124,6 +124,6 @@ def _bug(bug: TextCheck | LawCheck) -> str:
         return f"BUG: {bug.way}: {bug.worst.as_sentence}."
     first, second = ("-" if chance is None else f"{chance:.2g}" for chance in bug.chances)
     return (
-        f"BUG: {bug.way}: after {bug.context} tokens of {bug.kind} the next tokens are not drawn from the target's "
-        f"distribution (chance of such counts {first} for the first, {second} for the second, {bug.draws} draws)."
+        f"BUG: {bug.way}: after {bug.context} tokens of {bug.kind} the next tokens do not follow the target's "
+        f"distribution (p-value {first} for the first, {second} for the second, {bug.draws} draws)."
     )

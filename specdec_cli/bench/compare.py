@@ -1,4 +1,4 @@
-"""Benchmarks held against each other: drafters side by side, and which differences of two are more than noise."""
+"""Comparing benchmarks: drafters side by side, and differences that exceed the noise."""
 
 import math
 import statistics
@@ -16,7 +16,7 @@ SMALLEST = 0.03
 """Two runs of the same benchmark on the same machine differ by this much (docs/benchmarks.md)."""
 FACTS = ("machine", "versions", "files")
 _LARGEST_FILE = 64 << 20
-_WANTED = "Give what bench --json wrote."
+_WANTED = "Give a file that bench --json wrote."
 _AGAIN = "Measure again: specdec bench ... --json FILE"
 _KEY = ("kind", "temperature", "drafter", "k", "p_min")
 _COUNTS = ("tried_per_position", "kept_per_position", "draft_seconds_per_token", "n_tokens", "n_passes")
@@ -27,16 +27,16 @@ def read_document(file: Path) -> Mapping[str, Any]:
     try:
         data = read_json(file, _LARGEST_FILE)
     except (OSError, ValueError) as error:
-        raise UsageError(f"{file} cannot be read: {reason(error)}.", hint=_WANTED) from error
+        raise UsageError(f"Cannot read {file}: {reason(error)}.", hint=_WANTED) from error
     cells = data.get("cells") if isinstance(data, dict) else None
     if not isinstance(cells, list) or not all(_is_cell(cell) for cell in cells):
-        raise UsageError(f"{file} is not a benchmark.", hint=_WANTED)
+        raise UsageError(f"{file} is not a benchmark result.", hint=_WANTED)
     if not cells:
-        raise UsageError(f"{file} has no cells: nothing was measured.", hint=_AGAIN)
+        raise UsageError(f"{file} holds no results: nothing was measured.", hint=_AGAIN)
     if not all(cell.keys() >= set(_COUNTS) for cell in cells):
-        raise UsageError(f"{file} was written by an older specdec and lacks counts.", hint=_AGAIN)
+        raise UsageError(f"{file} was written by an older specdec and lacks token counts.", hint=_AGAIN)
     if not all(_has_counts(cell) for cell in cells):
-        raise UsageError(f"{file} holds counts that no benchmark has.", hint=_AGAIN)
+        raise UsageError(f"{file} holds impossible token counts.", hint=_AGAIN)
     if not _names_files(data.get("files")):
         raise UsageError(f"{file} does not say which files were measured.", hint=_AGAIN)
     return dict(data)

@@ -51,8 +51,8 @@ class Comparison:
     def as_sentence(self) -> str:
         """For a text that is not plain decoding's."""
         return (
-            f"the text leaves plain decoding's at token {self.position}, where the gap is {self.gap:.3g} and the noise "
-            f"{self.noise:.3g}"
+            f"the text diverges from plain decoding at token {self.position}, where the gap is {self.gap:.3g} "
+            f"and the noise {self.noise:.3g}"
         )
 
 

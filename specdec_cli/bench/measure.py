@@ -1,4 +1,4 @@
-"""Measuring what drafting is worth: plain decoding and every setting by turns, on the same prompts, in one process.
+"""Measuring drafting: plain decoding and every setting alternately, on the same prompts, in one process.
 
 A machine's speed drifts by more than the differences that matter (by a third within an hour on a shared one). So
 nothing is compared with what was measured minutes ago: for each prompt plain decoding runs first and last, the

@@ -24,7 +24,7 @@ try:
     from matplotlib.ticker import MaxNLocator, PercentFormatter
 except ImportError as error:
     raise UsageError(
-        f"--plot needs matplotlib, which cannot be imported: {error}.",
+        f"--plot needs matplotlib, and importing it failed: {error}.",
         hint='Install it: pip install "specdec-cli[plot]" (or: pip install matplotlib).',
     ) from error
 
@@ -63,7 +63,7 @@ _PREDICTED: dict[str, Any] = {
 }
 _LEVEL = "-."
 """The line of what has no k of its own."""
-_ALONG = f"tokens of the answer before it (running over {WINDOW} rounds of each answer)"
+_ALONG = f"position in the answer, in tokens (moving average over {WINDOW} rounds)"
 _MARKED = 6
 """Points of a running figure that get a marker, about."""
 _DOTS_PER_INCH = 150
@@ -92,7 +92,7 @@ class _Line(NamedTuple):
 def check_form(file: Path) -> None:
     """Raises UsageError if no picture of this kind can be drawn."""
     if file.suffix.lower() not in _FORMS:
-        raise UsageError(f"--plot cannot write {file.name}.", hint=f"End its name in {' or '.join(_FORMS)}.")
+        raise UsageError(f"--plot cannot write {file.name}.", hint=f"Use a name ending in {' or '.join(_FORMS)}.")
 
 
 def write_plot(results: Results, file: Path) -> None:
@@ -202,7 +202,7 @@ def _draw_acceptance(axes: Axes, results: Results) -> None:
         chances = pooled(results, setting).by_position
         chances = chances[: chances.index(0.0) + 1] if 0.0 in chances else chances
         axes.plot(range(1, len(chances) + 1), chances, color=line.color, label=name, **look)
-    axes.set(title="Acceptance by draft position, if all before were kept", xlabel="position in the draft")
+    axes.set(title="Acceptance by draft position, given that all before were accepted", xlabel="position in the draft")
     _in_percent(axes)
     _count_from_one(axes, _longest(results))
 
@@ -256,8 +256,8 @@ def _draw_costs(axes: Axes, results: Results) -> None:
         axes.plot(*zip(*times.items(), strict=True), color=color, marker=marker, label=f"after {curve.context} tokens")
         ends = [min(times), max(times)]
         axes.plot(ends, [times[width] for width in ends], color=color, linestyle="--", linewidth=1)
-    axes.plot([], [], color=_GREY, linestyle="--", linewidth=1, label="straight line between the ends")
-    axes.set(title="Cost of a pass of the target", xlabel="tokens in the pass", ylabel="milliseconds")
+    axes.plot([], [], color=_GREY, linestyle="--", linewidth=1, label="straight line between first and last")
+    axes.set(title="Cost of a target pass", xlabel="tokens in the pass", ylabel="milliseconds")
     axes.set_ylim(0, 1080 * max(seconds for curve in results.curves for seconds in curve.target.values()))
     _count_from_one(axes, max(width for curve in results.curves for width in curve.target))
 
@@ -275,7 +275,7 @@ def _draw_speeds(axes: Axes, results: Results) -> None:
     axes.set_yticks(rows, [_short(cell.kind, _LONGEST_KIND) for cell in cells])
     axes.set_ylim(max(len(cells), _FEWEST_ROWS) - 0.5, -0.5)
     axes.grid(visible=False, axis="y")
-    axes.set(title="Speed by kind of text, with the best setting", xlabel="tokens per second")
+    axes.set(title="Speed by kind of text, best setting", xlabel="tokens per second")
 
 
 def _best_name(results: Results) -> str:

@@ -1,4 +1,4 @@
-"""Prompts by kind of text: what a benchmark is made of. The shipped ones lie in bench_prompts.jsonl."""
+"""Benchmark prompts by kind of text. The shipped ones are in bench_prompts.jsonl."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,14 +27,14 @@ def read_prompts(file: Path) -> list[BenchPrompt]:
         text = read_file(file, _LARGEST_FILE).decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         why = reason(error) if isinstance(error, OSError) else "it is not UTF-8"
-        raise UsageError(f"{file} cannot be read: {why}.", hint="Check the path of --prompts.") from error
+        raise UsageError(f"Cannot read {file}: {why}.", hint="Check the path of --prompts.") from error
     if file.suffix.lower() == ".jsonl":
         lines = [(n, line) for n, line in enumerate(text.split("\n"), 1) if line.strip()]
         prompts = [_prompt(line, f"{file}, line {n}") for n, line in lines]
     else:
         prompts = [BenchPrompt(OWN_KIND, (text.strip(),))] if text.strip() else []
     if not prompts:
-        raise UsageError(f"{file} holds no prompt.", hint="Give a text, or JSON lines with `kind` and `prompt`.")
+        raise UsageError(f"{file} has no prompts.", hint="Give a text file, or JSON lines with `kind` and `prompt`.")
     return prompts
 
 
@@ -45,7 +45,9 @@ def choose(prompts: Iterable[BenchPrompt], kinds: Sequence[str]) -> list[BenchPr
         by_kind.setdefault(prompt.kind, []).append(prompt)
     unknown = [kind for kind in kinds if kind not in by_kind]
     if unknown:
-        raise UsageError(f"There are no prompts of kind {unknown[0]!r}.", hint=f"There are {', '.join(by_kind)}.")
+        raise UsageError(
+            f"There are no prompts of kind {unknown[0]!r}.", hint=f"Use one or more of {', '.join(by_kind)}."
+        )
     return [prompt for kind in kinds or by_kind for prompt in by_kind[kind]]
 
 
@@ -54,7 +56,7 @@ def _prompt(line: str, where: str) -> BenchPrompt:
         data = parse_json(line)
     except ValueError as error:
         raise UsageError(
-            f"{where} cannot be read: {reason(error)}.", hint='Write {"kind": "...", "prompt": "..."}.'
+            f"Cannot read {where}: {reason(error)}.", hint='Write {"kind": "...", "prompt": "..."}.'
         ) from error
     turns = _turns(data) if isinstance(data, dict) else ()
     if not turns or not all(isinstance(turn, str) and turn.strip() for turn in turns):

@@ -1,4 +1,4 @@
-"""What another draft length would have been worth in a run that was recorded: from its trace, without the models."""
+"""Estimates the speed of other draft lengths from a recorded trace, without the models."""
 
 import statistics
 from bisect import bisect_left
@@ -64,14 +64,14 @@ def read_trace(file: Path) -> Recording:
     rounds, was_chosen = _rounds(file)
     if was_chosen and not any(one.confidences for one in rounds):
         raise UsageError(
-            f"The draft lengths in {file} were chosen by -k auto, and it has no confidences.",
+            f"{file} was recorded with -k auto and has no draft confidences.",
             hint="Record the run again, or with a fixed length: specdec run ... -k 8 --jsonl FILE",
         )
     tried, kept = _counts(rounds)
     n_verified = sum(one.n_drafted for one in rounds)
     if not n_verified:
         raise UsageError(
-            f"{file} has no round with a draft.", hint="Record a run with a draft: specdec run ... --jsonl FILE"
+            f"{file} has no round with draft tokens.", hint="Record a run with a draft: specdec run ... --jsonl FILE"
         )
     by_width: dict[int, list[float]] = {}
     for one in rounds:
@@ -136,7 +136,7 @@ def curve_of(document: Mapping[str, Any]) -> CostCurve:
     except (KeyError, IndexError, TypeError, ValueError, AttributeError):
         is_right = False
     if not is_right or min(target, default=0) < 1:
-        raise UsageError("That file has no cost curve.", hint="Give one that bench --json wrote.")
+        raise UsageError("The --curve file has no cost curve.", hint="Give a file that bench --json wrote.")
     return CostCurve(context, target, draft)
 
 
@@ -150,12 +150,12 @@ def what_if(recording: Recording, ks: Sequence[int], curve: CostCurve | None) ->
     known = dict(recording.passes) if curve is None else dict(curve.target)
     if len(known) < 2:
         raise UsageError(
-            f"The trace has passes of one width only ({next(iter(known))}), which tells nothing of others.",
+            f"All passes in the trace have the same width ({next(iter(known))}), so other widths cannot be estimated.",
             hint="Give --curve FILE, from specdec bench --json FILE.",
         )
     wanted = [k for k in ks if 0 <= k <= longest]
     if not wanted:
-        raise UsageError(f"The run drafted {longest} tokens at most.", hint=f"Ask for -k {longest} or less.")
+        raise UsageError(f"The recorded run drafted at most {longest} tokens.", hint=f"Use -k {longest} or less.")
     draft = recording.draft if curve is None else curve.draft
     full = CostCurve(0, {w: _on_the_line(known, w) for w in range(1, max(wanted) + 2)}, draft)
     plain = 1 / full.target[1]
@@ -221,12 +221,12 @@ def _lines(file: Path) -> Iterator[dict[str, Any]]:
     try:
         lines = read_file(file, _LARGEST_TRACE).split(b"\n")
     except OSError as error:
-        raise UsageError(f"{file} cannot be read: {reason(error)}.", hint=_WANTED) from error
+        raise UsageError(f"Cannot read {file}: {reason(error)}.", hint=_WANTED) from error
     for n, line in enumerate(lines, 1):
         try:
             value = parse_json(line, _LONGEST_LINE) if line.strip() else None
         except ValueError as error:
-            raise UsageError(f"Line {n} of {file} cannot be read: {reason(error)}.", hint=_WANTED) from error
+            raise UsageError(f"Cannot read line {n} of {file}: {reason(error)}.", hint=_WANTED) from error
         if isinstance(value, dict):
             yield value
 
@@ -252,7 +252,7 @@ def _round(line: Mapping[str, Any], file: Path) -> _Round:
     if n_drawn > _LONGEST_DRAFT:
         raise UsageError(
             f"A draft in {file} has {n_drawn:,} tokens.",
-            hint=f"Replay a run whose drafts have at most {_LONGEST_DRAFT:,}.",
+            hint=f"Replay a run whose drafts have at most {_LONGEST_DRAFT:,} tokens.",
         )
     return _Round(
         len(drafted),
@@ -267,7 +267,7 @@ def _round(line: Mapping[str, Any], file: Path) -> _Round:
 
 
 def _no_trace(file: Path) -> UsageError:
-    return UsageError(f"{file} is no trace of a run.", hint=_WANTED)
+    return UsageError(f"{file} is not a trace.", hint=_WANTED)
 
 
 def _are_confidences(values: Any) -> TypeGuard[list[float | None]]:

@@ -1,4 +1,4 @@
-"""A benchmark as a JSON document, as rows of a table, as Markdown, and in words."""
+"""A benchmark as a JSON document, table rows, Markdown and a verdict."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -142,10 +142,14 @@ def verdict(results: Results) -> list[str]:
         lines = [f"Drafting pays here: {which} is {speedup:.2f} times as fast as plain decoding ({kinds})."]
     elif speedup > COSTS:
         lines = [
-            f"Drafting makes no difference here: the best, {which}, is {speedup:.2f} times plain decoding ({kinds})."
+            f"Drafting makes no difference here: the best setting, {which}, runs at {speedup:.2f} times plain "
+            f"decoding ({kinds})."
         ]
     else:
-        lines = [f"Drafting slows this down: even the best, {which}, is {speedup:.2f} times plain decoding ({kinds})."]
+        lines = [
+            f"Drafting is slower here: even the best setting, {which}, runs at {speedup:.2f} times plain "
+            f"decoding ({kinds})."
+        ]
         lines.append("Use --draft none.")
     lines += [line for line in (results.facts.get("cut"), _far_off(results), _sameness(results)) if line]
     return lines
@@ -161,7 +165,7 @@ def _far_off(results: Results) -> str | None:
         return None
     cell, predicted = max(off, key=lambda pair: abs(pair[1] / pair[0].speedup - 1))
     return (
-        f"In {len(off)} of {len(results.cells)} cells the prediction is off by more than {FAR_OFF:.0%}; most on "
+        f"In {len(off)} of {len(results.cells)} cells the prediction is off by more than {FAR_OFF:.0%}, most on "
         f"{cell.kind} with {cell.setting}: {predicted:.2f} predicted, {cell.speedup:.2f} measured."
     )
 
@@ -175,10 +179,10 @@ def _sameness(results: Results) -> str:
     if ties:
         worst = max((cell.worst for cell in ties), key=lambda c: c.gap)
         return (
-            f"The text is plain decoding's but for near ties in {len(ties)} of {len(results.cells)} cells: the largest "
-            f"gap overcome is {worst.gap:.3g} at a width noise of {worst.noise:.3g}."
+            f"Every text matches plain decoding, except at near ties in {len(ties)} of {len(results.cells)} "
+            f"cells (largest gap {worst.gap:.3g}, noise there {worst.noise:.3g})."
         )
-    return f"The text is plain decoding's, token by token, in all {len(results.cells)} cells."
+    return f"Every text matches plain decoding, token by token, in all {len(results.cells)} cells."
 
 
 HEADERS = (

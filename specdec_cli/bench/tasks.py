@@ -1,4 +1,4 @@
-"""Prompts as a model reads them, and the facts that a measured figure depends on."""
+"""Tokenized prompts, and the facts that a measurement depends on."""
 
 import shlex
 from collections.abc import Callable, Mapping, Sequence
@@ -35,11 +35,11 @@ def as_tasks(pair: Pair, prompts: Sequence[BenchPrompt], n: int, say: Callable[[
                 talk.answered(answer, b"".join(map(pair.target.model.token_bytes, answer)).decode("utf-8", "replace"))
             ids = talk.ask(prompt.turns[-1])
         if len(ids) + n >= limit:
-            say(f"A prompt of kind {prompt.kind} is left out: its {len(ids)} tokens and {n} more do not fit {limit}.")
+            say(f"Skipping a prompt of kind {prompt.kind}: its {len(ids)} tokens and {n} more do not fit {limit}.")
         else:
             tasks.append(Task(prompt.kind, tuple(ids)))
     if not tasks:
-        raise UsageError("No prompt fits the context.", hint="Use a larger --ctx, a smaller -n or shorter prompts.")
+        raise UsageError("No prompt fits the context.", hint="Use a larger --ctx, a smaller -n, or shorter prompts.")
     return tasks
 
 

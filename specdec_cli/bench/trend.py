@@ -1,4 +1,4 @@
-"""Acceptance along an answer: whether drafting gets better or worse as the text grows. Pure arithmetic."""
+"""Acceptance along an answer: does drafting get better or worse as the text grows? Pure arithmetic."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""Which caches a pair is fastest with: each candidate by turns with what there is.
+"""Finds the fastest KV cache types for a pair: each candidate runs alternately with the current best.
 
 A draft only proposes, so its cache may be of any type. The target's cache type and flash attention change its numbers,
 and with them plain decoding's own text, sooner or later. So a candidate for the target is taken only if its text was

@@ -50,16 +50,21 @@ class AuditOptions:
     """Lists have commas between their parts."""
 
     drafter: Annotated[
-        str | None, _what(help="Drafters, with commas: model, ngram ... (the draft, if there is one, and ngram).")
+        str | None,
+        _what(
+            help="Drafters to test, comma-separated: model, ngram ... (default: the draft, if there is one, and ngram)."
+        ),
     ] = None
-    rules: Annotated[str, _what(help="Rules of verification, with commas.")] = "coupled,rejection,block"
-    k: Annotated[str, _what("-k", "--k", help="Draft lengths, with commas.")] = "1,3,7"
-    temp: Annotated[str, _what(help="Temperatures, with commas.")] = "0,0.7,1"
-    tokens: Annotated[int, _what(min=1, help="Tokens compared with plain decoding in every way.")] = 2000
-    draws: Annotated[int, _what(min=100, help="Draws of each place of a text, in every way.")] = 1000
-    places: Annotated[int, _what(min=1, help="Places of texts at which distributions are tested.")] = 3
-    prompts: Annotated[Path | None, _what(help="Your own prompts: a text, or JSON lines with kind and prompt.")] = None
-    budget: Annotated[float, _what(min=0.1, help="Minutes it may take, about.")] = 5.0
+    rules: Annotated[str, _what(help="Verification rules, comma-separated.")] = "coupled,rejection,block"
+    k: Annotated[str, _what("-k", "--k", help="Draft lengths, comma-separated.")] = "1,3,7"
+    temp: Annotated[str, _what(help="Temperatures, comma-separated.")] = "0,0.7,1"
+    tokens: Annotated[int, _what(min=1, help="Tokens to compare with plain decoding, per setting.")] = 2000
+    draws: Annotated[int, _what(min=100, help="Draws per position, per setting.")] = 1000
+    places: Annotated[int, _what(min=1, help="Positions at which distributions are tested.")] = 3
+    prompts: Annotated[
+        Path | None, _what(help="Your own prompts: a text file, or JSON lines with kind and prompt.")
+    ] = None
+    budget: Annotated[float, _what(min=0.1, help="Time limit in minutes, approximate.")] = 5.0
 
 
 @takes_groups
@@ -70,12 +75,12 @@ def audit(
     what: AuditOptions,
     sampling: SamplingOptions,
     placement: PlacementOptions,
-    json_file: Annotated[Path | None, _out("--json", help="Write everything as JSON to FILE (- for stdout).")] = None,
+    json_file: Annotated[Path | None, _out("--json", help="Write all results as JSON to FILE (- for stdout).")] = None,
     log: LogOpt = None,
 ) -> None:
-    """Test at length that drafts change nothing: texts against plain decoding's, distributions against the target's.
+    """Test exactness at length: texts against plain decoding's, distributions against the target's.
 
-    Ctrl-C ends it and shows what there is so far. Exit code 9 if a text is not plain decoding's and no near tie
+    Ctrl-C stops and shows the results so far. Exit code 9 if a text differs from plain decoding's and no near tie
     explains it, or if a distribution is not the target's.
     """
     guard_terminal()
@@ -89,7 +94,7 @@ def audit(
     check_outputs({"--json": json_file, "--log": log}, reads)
     if pairing.draft == "none":
         raise UsageError(
-            "--draft none leaves nothing to audit: every text is held against plain decoding's anyway.",
+            "--draft none leaves nothing to audit: every text is compared with plain decoding.",
             hint="Leave it out, or use --drafter ngram for n-gram lookup.",
         )
     prompts, lengths = read_prompts(what.prompts or SHIPPED), whole_numbers(what.k, "--k")
@@ -158,7 +163,7 @@ def _tested(
         _follow("texts", n_prompts * len(text_ways), texts)
         _follow("distributions", what.places * len(law_ways), laws)
     except KeyboardInterrupt:
-        say("Stopped: these are the results so far.")
+        say("Stopped; these are the results so far.")
     return auditing
 
 
@@ -181,11 +186,13 @@ def _ways(
 
     unknown = [rule for rule in rules if rule not in RULES]
     if unknown or not rules:
-        raise UsageError(f"--rules cannot be {','.join(unknown)!r}.", hint=f"Use some of {','.join(RULES)}.")
+        raise UsageError(f"Invalid --rules: {','.join(unknown)!r}.", hint=f"Use one or more of {','.join(RULES)}.")
     if not lengths or min(lengths) < 1:
-        raise UsageError("--k needs lengths of 1 or more.", hint="Plain decoding is what they are compared with.")
+        raise UsageError("--k takes draft lengths of 1 or more.", hint="Plain decoding is the baseline in any case.")
     if not temperatures or min(temperatures) < 0:
-        raise UsageError("--temp needs temperatures of 0 or more.", hint="Give numbers with commas, such as 0,0.7,1.")
+        raise UsageError(
+            "--temp takes temperatures of 0 or more.", hint="Give numbers separated by commas, such as 0,0.7,1."
+        )
     every = [
         Way(rule, drafter, k, temperature)
         for temperature in temperatures
@@ -205,8 +212,8 @@ def _check_drafting(pair: "Pair", drafters: list[str]) -> None:
         found = drafter_for(pair, name, pair.rule, 0.0)
         if found.name == "none":
             raise UsageError(
-                f"Nothing can be drafted with this pair: {found.propose([], 1).off_reason}.",
-                hint="Without drafts every text is plain decoding's.",
+                f"This pair cannot draft: {found.propose([], 1).off_reason}.",
+                hint="Without drafts every text is plain decoding, so there is nothing to test.",
             )
 
 
@@ -237,17 +244,17 @@ def _say_plan(
     what: AuditOptions,
 ) -> None:
     if text_ways:
-        less = f" (of {what.tokens:,}: more with --budget)" if fitting < what.tokens else ""
+        less = f" (of {what.tokens:,}; raise --budget for more)" if fitting < what.tokens else ""
         say(
-            f"Texts: {min(what.tokens, fitting):,} tokens{less} in each of {len(text_ways)} ways against plain "
-            f"decoding, about {seconds / 60:.1f} minutes."
+            f"Texts: {min(what.tokens, fitting):,} tokens{less} per setting, {len(text_ways)} settings, "
+            f"compared with plain decoding; about {seconds / 60:.1f} minutes."
         )
     if law_ways:
         say(
-            f"Distributions: {what.draws:,} draws, or what time allows, at {what.places} places in each of "
-            f"{len(law_ways)} ways against the target's."
+            f"Distributions: {what.draws:,} draws (fewer if time runs out) at {what.places} positions per "
+            f"setting, {len(law_ways)} settings, compared with the target's."
         )
-    say(f"Together at most {what.budget:g} minutes, about. Ctrl-C shows what there is so far.")
+    say(f"About {what.budget:g} minutes at most in total. Ctrl-C stops and shows the results so far.")
 
 
 def _follow(label: str, n: int, work: Iterator[None]) -> None:
@@ -267,7 +274,7 @@ def _report(auditing: "Audit", facts: dict[str, object], tokens: int, json_file:
     from specdec_cli.ui.terminal import Terminal
 
     if not auditing.texts and not auditing.laws:
-        raise UsageError("Nothing was tested yet.", hint="Let it run until the first text is done.")
+        raise UsageError("Nothing has been tested yet.", hint="Let it run until the first text is finished.")
     on_stdout = json_file is not None and str(json_file) == "-"
     if json_file is not None:
         text = json.dumps(audit_report.document(auditing, facts), indent=1) + "\n"
@@ -293,6 +300,6 @@ def _report(auditing: "Audit", facts: dict[str, object], tokens: int, json_file:
             print(printable(line))
     if auditing.bugs:
         raise TextDiffers(
-            "A text, or a distribution, is not the target's own.",
-            hint="This is a bug: please report it with the JSON document (--json).",
+            "A text or a distribution differs from the target's.",
+            hint="This is a bug. Please report it with the JSON document (--json).",
         )

@@ -52,8 +52,8 @@ def bench(
         str | None,
         typer.Option(
             metavar="A.json,B.json",
-            help="Measure nothing: show the drafters of one or more benchmarks side by side; of two, also which "
-            "differences are beyond noise.",
+            help="Measure nothing; show earlier results (--json files) side by side. With two, also show which "
+            "differences exceed the noise.",
         ),
     ] = None,
     pairing: DraftOptions,
@@ -63,10 +63,10 @@ def bench(
     results: ResultOptions,
     log: LogOpt = None,
 ) -> None:
-    """Measure plain decoding and drafting by turns, and hold every text against plain decoding's.
+    """Measure drafting against plain decoding, alternately, and compare every text with plain decoding's.
 
-    Ctrl-C ends the measuring and shows what there is so far. Exit code 9 if a text is not plain decoding's and no
-    near tie explains it.
+    Ctrl-C stops and shows the results so far. Exit code 9 if a text differs from plain decoding's and no near tie
+    explains it.
     """
     compared = {f"--compare {name}": Path(name) for name in words(compare)}
     reads = {"MODEL": Path(model) if model else None, **pairing.reads, "--prompts": what.prompts, **compared}
@@ -78,12 +78,12 @@ def bench(
         compare_benchmarks([Path(name) for name in words(compare)], results.md_file)
         return
     if model is None:
-        raise UsageError("No model was named.", hint="Give a preset's name or a GGUF file.")
+        raise UsageError("No model given.", hint="Give a preset or a GGUF file.")
     guard_terminal()
     raise_on_sigterm()
     if pairing.draft == "none":
         raise UsageError(
-            "--draft none leaves nothing to measure: plain decoding is always measured, beside a drafter.",
+            "--draft none leaves nothing to measure: plain decoding is measured in any case, next to a drafter.",
             hint="Leave it out, or use --drafter ngram for n-gram lookup.",
         )
     prompts, wanted, fills = what.chosen_prompts(), what.wanted(), what.fills()
@@ -156,7 +156,7 @@ def _measured(
             tuning = Tuning(pair, params, what.n, abort, began + seconds, what.tune_kv)
             return results, fastest(tuning, measuring, tasks, results), True
         except (KeyboardInterrupt, Interrupted):
-            say("Stopped while tuning: nothing is kept.")
+            say("Stopped while tuning; nothing was saved.")
             return results, None, False
 
 
@@ -165,8 +165,8 @@ def _alone(option: str, others: Mapping[str, object]) -> None:
     given = [name for name, value in others.items() if value is not None]
     if given:
         raise UsageError(
-            f"{option} cannot be combined with {' and '.join(given)}.",
-            hint="Leave out one of the two. Several files of --compare have commas between them.",
+            f"{option} cannot be combined with {' or '.join(given)}.",
+            hint="Leave out one of the two. Separate several --compare files with commas.",
         )
 
 
@@ -188,7 +188,7 @@ def _curves(
                 f"--ctx-fill {context} does not fit a context of {pair.target.session.n_ctx}.",
                 hint="Use a larger --ctx.",
             )
-        say(f"Measuring what passes of 1 to {k + 1} tokens cost after {context} tokens ...")
+        say(f"Timing passes of 1 to {k + 1} tokens at a context of {context} tokens ...")
         curves.append(measuring.cost_curve(text, context, k + 1, temperature, deadline=late))
     return curves
 
@@ -209,8 +209,8 @@ def _measure(
     n_runs, kinds = measuring.n_runs(chosen, settings), {task.kind for task in chosen.tasks}
     seconds = n_runs * seconds_per_run * chosen.n_tokens / whole.n_tokens
     say(
-        f"{len(chosen.tasks)} prompts of {len(kinds)} kinds, {len(settings)} settings, {chosen.repeats} times: "
-        f"{n_runs} answers, about {seconds / 60:.1f} minutes. Ctrl-C shows what there is so far."
+        f"{len(chosen.tasks)} prompts of {len(kinds)} kinds x {len(settings)} settings x {chosen.repeats} repeats: "
+        f"{n_runs} answers, about {seconds / 60:.1f} minutes. Ctrl-C stops and shows the results so far."
     )
     n_done = 0
     try:
@@ -219,7 +219,7 @@ def _measure(
                 steps.step()
                 n_done += 1
     except (KeyboardInterrupt, Interrupted):
-        say(f"Stopped after {n_done} of {n_runs} answers: these are the results so far.")
+        say(f"Stopped after {n_done} of {n_runs} answers; these are the results so far.")
         return False, None
     return True, _cut(whole, chosen, n_done, n_runs)
 
@@ -241,6 +241,6 @@ def _results(measuring: "Bench", curves: "Sequence[CostCurve]", facts: dict[str,
     from specdec_cli.bench.report import Results
 
     if not measuring.cells:
-        say("Nothing was measured yet.")
+        say("Nothing has been measured yet.")
         raise Interrupted(signal.SIGINT)
     return Results(measuring.cells, tuple(curves), facts)

@@ -26,37 +26,40 @@ class MeasureOptions:
     drafter: Annotated[
         str | None,
         _what(
-            help="Drafters, with commas: model, ngram ... (the draft, if there is one, and ngram); none is plain "
-            "decoding once more."
+            help="Drafters to measure, comma-separated: model, ngram ... (default: the draft, if there is one, "
+            "and ngram). none measures plain decoding once more."
         ),
     ] = None
     k: Annotated[
-        str | None, _what("-k", "--k", help="Draft lengths, with commas, numbers or auto (1,2,4,8 and the preset's).")
+        str | None,
+        _what("-k", "--k", help="Draft lengths, comma-separated: numbers or auto (default: 1,2,4,8 and the preset's)."),
     ] = None
-    temp: Annotated[str | None, _what(help="Temperatures, with commas (0 and the preset's).")] = None
-    p_min: Annotated[str | None, _what(help="Least confidence of a draft token, with commas (the preset's, or 0).")] = (
-        None
-    )
-    n: Annotated[int, _what("-n", min=8, help="Tokens of each answer.")] = 96
-    repeats: Annotated[int, _what(min=1, help="Times everything is measured.")] = 2
-    kinds: Annotated[str | None, _what(help="Kinds of text, with commas (all).")] = None
-    prompts: Annotated[Path | None, _what(help="Your own prompts: a text, or JSON lines with kind and prompt.")] = None
-    ctx_fill: Annotated[str | None, _what(help="Cost of passes at these contexts, too, with commas.")] = None
-    budget: Annotated[float, _what(min=0.1, help="Minutes it may take, about.")] = 10.0
+    temp: Annotated[str | None, _what(help="Temperatures, comma-separated (default: 0 and the preset's).")] = None
+    p_min: Annotated[
+        str | None, _what(help="Minimum draft probabilities, comma-separated (default: the preset's, or 0).")
+    ] = None
+    n: Annotated[int, _what("-n", min=8, help="Tokens per answer.")] = 96
+    repeats: Annotated[int, _what(min=1, help="Number of repeats.")] = 2
+    kinds: Annotated[str | None, _what(help="Kinds of text, comma-separated (default: all).")] = None
+    prompts: Annotated[
+        Path | None, _what(help="Your own prompts: a text file, or JSON lines with kind and prompt.")
+    ] = None
+    ctx_fill: Annotated[str | None, _what(help="Also time passes at these context lengths, comma-separated.")] = None
+    budget: Annotated[float, _what(min=0.1, help="Time limit in minutes, approximate.")] = 10.0
     tune: Annotated[
         bool,
         _what(
             "--tune",
-            help="Find the fastest drafter, lengths, --p-min, threads and --kv-draft, and keep them: run uses them "
-            "then. None of these changes what the target says (near ties apart).",
+            help="Find the fastest drafter, draft length, --p-min, threads and --kv-draft, and save them for "
+            "run. None of these changes the text (near ties aside).",
         ),
     ] = False
     tune_kv: Annotated[
         bool,
         _what(
             "--tune-kv",
-            help="As --tune, and try the target's --kv and --flash-attn: only what left the text of every prompt tried "
-            "the same is taken, but other texts may still differ from those of an f16 cache.",
+            help="Like --tune, but also try the target's --kv and --flash-attn. Only settings that left every "
+            "tested text unchanged are saved; other texts may still differ from those of an f16 cache.",
         ),
     ] = False
 
@@ -81,7 +84,7 @@ class MeasureOptions:
 
         p_mins = numbers(self.p_min, "--p-min")
         if any(not 0 <= value <= 1 for value in p_mins):
-            raise UsageError(f"--p-min cannot be {self.p_min!r}.", hint="Give numbers from 0 to 1.")
+            raise UsageError(f"Invalid --p-min: {self.p_min!r}.", hint="Give numbers from 0 to 1.")
         lengths = _lengths(self.k) if self.k is not None else ()
         names = drafter_names(self.drafter, tuple(DRAFTERS))
         return Wanted(names, lengths, numbers(self.temp, "--temp"), p_mins, self.tunes)
@@ -91,11 +94,11 @@ class MeasureOptions:
 class ResultOptions:
     """Files with results; - is stdout."""
 
-    json_file: Annotated[Path | None, _out("--json", help="Write everything as JSON to FILE (- for stdout).")] = None
-    md_file: Annotated[Path | None, _out("--md", help="Write verdict and table as Markdown.")] = None
+    json_file: Annotated[Path | None, _out("--json", help="Write all results as JSON to FILE (- for stdout).")] = None
+    md_file: Annotated[Path | None, _out("--md", help="Write verdict and table as Markdown to FILE.")] = None
     plot_file: Annotated[
         Path | None,
-        _out("--plot", metavar="FILE.svg|png", help="Draw speedup, acceptance, costs and speed by kind of text."),
+        _out("--plot", metavar="FILE.svg|png", help="Plot speedup, acceptance, costs and speed by kind of text."),
     ] = None
 
     @property
@@ -112,14 +115,16 @@ class ResultOptions:
 
 def _lengths(text: str) -> Sequence[Length]:
     if not words(text):
-        raise UsageError("--k needs a length.", hint="Give numbers with commas, or auto.")
+        raise UsageError("--k needs at least one draft length.", hint="Give numbers separated by commas, or auto.")
     found: list[Length] = [AUTO if word == AUTO else _length(word, text) for word in words(text)]
     return list(dict.fromkeys(found))
 
 
 def _length(word: str, text: str) -> int:
     if not word.isdecimal():
-        raise UsageError(f"--k cannot be {text!r}.", hint="Give whole numbers with commas, such as 1,2,4, or auto.")
+        raise UsageError(
+            f"Invalid --k: {text!r}.", hint="Give whole numbers separated by commas, such as 1,2,4, or auto."
+        )
     if int(word) < 1:
-        raise UsageError("--k needs lengths of 1 or more.", hint="Plain decoding is always measured beside them.")
+        raise UsageError("--k takes draft lengths of 1 or more.", hint="Plain decoding is measured in any case.")
     return int(word)

@@ -51,7 +51,7 @@ def report(results: "Results", outputs: dict[str, Path | None], plot_file: Path 
             bench_report.narrow(results) if is_narrow else (bench_report.HEADERS, bench_report.table(results))
         )
         write_table(headers, rows, terminal, right=" ".join(headers[1:-1]))
-        print("Speedups are medians of ratios to the plain answers written just before and after.\n")
+        print("Each speedup is the median of ratios to the plain answers generated just before and after.\n")
         write_table(bench_report.COST_HEADERS, bench_report.cost_table(results), terminal, right="ms")
         print()
         for line in bench_report.verdict(results):
@@ -65,7 +65,7 @@ def report(results: "Results", outputs: dict[str, Path | None], plot_file: Path 
     if results.has_bug:
         raise TextDiffers(
             "A text differs from plain decoding's, and no near tie explains it.",
-            hint="This is a bug: please report it with the JSON document (--json).",
+            hint="This is a bug. Please report it with the JSON document (--json).",
         )
 
 
@@ -78,7 +78,7 @@ def _print_chart(results: "Results", terminal: "Terminal") -> None:
     ratios = [(cell.kind, cell.speedup) for cell in by_setting(results.cells)[best]]
     lines = ratio_chart(ratios, terminal) if len(ratios) > 1 else []
     if lines:
-        print(f"\nSpeedup of {best} at temperature {best.temperature:g}; the upright line is plain decoding:")
+        print(f"\nSpeedup of {best} at temperature {best.temperature:g}; the vertical line is plain decoding:")
         print("\n".join(lines))
 
 
@@ -90,7 +90,9 @@ def compare_benchmarks(files: list[Path], md_file: Path | None) -> None:
     from specdec_cli.ui.terminal import Terminal
 
     if not files:
-        raise UsageError("--compare needs a file.", hint="Give what bench --json wrote, with commas between.")
+        raise UsageError(
+            "--compare needs at least one file.", hint="Give files that bench --json wrote, separated by commas."
+        )
     documents = [compare.read_document(file) for file in files]
     rows = compare.side_by_side(documents)
     changes = compare.differences(*documents) if len(documents) == 2 else []
@@ -121,4 +123,4 @@ def compare_benchmarks(files: list[Path], md_file: Path | None) -> None:
 def _in_a_sentence(changes: "list[Difference]") -> str:
     verdicts = [change.verdict for change in changes]
     faster, slower = verdicts.count("faster"), verdicts.count("slower")
-    return f"{faster + slower} of {len(changes)} cells differ beyond noise: {faster} faster, {slower} slower."
+    return f"{faster + slower} of {len(changes)} cells differ by more than the noise: {faster} faster, {slower} slower."

@@ -1,4 +1,4 @@
-"""A chat at the keyboard: questions, answers, and what Ctrl-C does to either."""
+"""Interactive chat: input, answers, and Ctrl-C."""
 
 import io
 import re
@@ -23,18 +23,19 @@ def chat(writer: "Writer", talk: "Conversation | None", abort: "AbortFlag", ques
     """Ask and answer until the input ends. Ctrl-C ends an answer, clears a line, or ends the chat."""
     if talk is None:
         raise UsageError(
-            "This model has no chat template, so there is nothing to chat with.",
-            hint="Give a PROMPT to continue, or another model.",
+            "This model has no chat template, so it cannot chat.",
+            hint="Give a prompt to continue, or use another model.",
         )
     if isinstance(sys.stdin, io.TextIOWrapper):
         sys.stdin.reconfigure(errors="replace")  # a byte that is no text must not end the chat
     say(
-        "Chat: /new starts over, Ctrl-C stops the answer or clears the line, Ctrl-D (or Ctrl-C on an empty line) quits."
+        "Chat: /new starts a new chat, Ctrl-C stops an answer or clears the line, "
+        "Ctrl-D (or Ctrl-C on an empty line) quits."
     )
     while (text := questions.ask()) is not None:
         if text == "/new":
             talk.forget()
-            say("Started over.")
+            say("Started a new chat.")
         elif re.fullmatch(r"/\w+", text):
             say(f"Unknown command {text}. The only command is /new.")
         elif text:
@@ -48,7 +49,7 @@ def _turn(writer: "Writer", talk: "Conversation", text: str, abort: "AbortFlag")
         with stoppable(abort):
             error = writer.reply_to(talk, text).answer.error
     except UsageError as unaskable:
-        say(f"{unaskable} Nothing was asked. /new starts over.")
+        say(f"{unaskable} The message was not sent. /new starts a new chat.")
         return
     if error is not None and error.exit_code != STOPPED_BY_CTRL_C:
         raise error

@@ -1,4 +1,4 @@
-"""`specdec check`: whether a draft can draft for a target."""
+"""`specdec check`: do the tokenizers of target and draft match?"""
 
 import json
 import os
@@ -19,23 +19,21 @@ EXIT_CODES = {"match": 0, "match with notes": 8, "mismatch": VocabularyMismatch.
 
 
 def check(
-    target: Annotated[str, typer.Argument(help="The model that is to become faster: a GGUF file, or a preset.")],
-    draft: Annotated[
-        str | None, typer.Argument(help="The GGUF file that is to draft for it, or mtp; a preset brings its own.")
-    ] = None,
+    target: Annotated[str, typer.Argument(help="The target: a GGUF file or a preset.")],
+    draft: Annotated[str | None, typer.Argument(help="The draft: a GGUF file, or mtp. A preset has its own.")] = None,
     *,
     as_json: JsonOpt = False,
-    show_all: Annotated[bool, typer.Option("--all", help="Show all differing tokens, not the first 20.")] = False,
+    show_all: Annotated[bool, typer.Option("--all", help="Show all differing tokens, not just the first 20.")] = False,
 ) -> None:
-    """Compare two tokenizers, token by token; only the headers of the files are read.
+    """Compare two tokenizers, token by token. Reads only the headers of the files.
 
     Exit codes:
 
-    - 0: they match; rows of padding may differ.
+    - 0: they match (padding may differ).
 
-    - 8: they match with notes, differences that can only make drafts worse.
+    - 8: they match with notes: differences that can only lower acceptance.
 
-    - 4: they differ; the pair cannot work.
+    - 4: they differ, so the pair cannot work.
 
     - 3: a file is missing or cannot be read.
     """
@@ -54,9 +52,9 @@ def check(
         if files.head is not None:
             raise UsageError(
                 f"{files.head.name} are Medusa heads, which have no tokenizer to compare.",
-                hint="run says whether they fit the target.",
+                hint="specdec run tells whether they fit the target.",
             )
-        raise UsageError("There is no draft to compare with.", hint="Name a second GGUF file.")
+        raise UsageError("There is no draft to compare with.", hint="Give a second GGUF file.")
     headers = read_model(files.target)
     refuse_as_target(headers, files.target.name)
     draft_headers, name = headers, files.target.name

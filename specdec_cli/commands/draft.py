@@ -1,4 +1,4 @@
-"""`specdec draft`: drafts made here, from the model itself or from another draft."""
+"""`specdec draft`: makes a draft from the target itself, or a draft cheaper."""
 
 import json
 import os
@@ -44,23 +44,26 @@ if TYPE_CHECKING:
 WORTH = 1.02
 """How much faster a trimmed draft must be expected to make the target, against the draft that it was made from."""
 
-OutOpt = Annotated[Path | None, typer.Option("--out", "-o", help="The file to write (here, named after the source).")]
-TempOpt = Annotated[float | None, typer.Option(help="Temperature to measure at (the preset's, or 0.8).")]
-TokensOpt = Annotated[int, typer.Option("-n", min=8, help="Tokens of each answer that is measured.")]
-PromptsOpt = Annotated[
-    Path | None, typer.Option(help="Prompts to measure on, as in bench (without, one of each kind of text).")
+OutOpt = Annotated[
+    Path | None,
+    typer.Option("--out", "-o", help="The file to write (default: in this folder, named after the source)."),
 ]
-KeepOpt = Annotated[bool, typer.Option("--keep-anyway", help="Write the best one even if it does not pay.")]
+TempOpt = Annotated[float | None, typer.Option(help="Temperature to measure at (default: the preset's, or 0.8).")]
+TokensOpt = Annotated[int, typer.Option("-n", min=8, help="Tokens per measured answer.")]
+PromptsOpt = Annotated[
+    Path | None, typer.Option(help="Prompts to measure on, as in bench (default: one of each kind of text).")
+]
+KeepOpt = Annotated[bool, typer.Option("--keep-anyway", help="Write the best candidate even if it does not pay.")]
 
 draft_app = typer.Typer(
-    help="Make a draft from a model itself, or an existing draft cheaper.", no_args_is_help=True, cls=Commands
+    help="Make a draft from the target itself, or make a draft cheaper.", no_args_is_help=True, cls=Commands
 )
 
 
 @draft_app.command(cls=Command)
 @takes_groups
 def make(
-    model: Annotated[str, typer.Argument(help="A preset's name, or the path of the target's GGUF file.")],
+    model: Annotated[str, typer.Argument(help="A preset, or the path of the target's GGUF file.")],
     *,
     out: OutOpt = None,
     temp: TempOpt = None,
@@ -72,10 +75,10 @@ def make(
     as_json: JsonOpt = False,
     log: LogOpt = None,
 ) -> None:
-    """Make a draft from the target itself: lower number formats, a cheaper output matrix, fewer layers.
+    """Make a draft from the target itself: fewer bits, a cheaper output matrix, fewer layers.
 
-    Each candidate is measured with the target, and the best is written if drafting with it is faster than plain
-    decoding. What was stopped goes on where it stopped. Exit code 10 if no draft pays.
+    Each candidate is measured with the target. The best one is written if it is faster than plain decoding. An
+    interrupted run resumes when started again. Exit code 10 if no draft pays.
     """
     guard_terminal()
     raise_on_sigterm()
@@ -101,7 +104,7 @@ def make(
         read_texts(shop, request, asked, n, abort)
         n_candidates = most_candidates(shop, headers[0], sizes)
         outcomes = tried(search(shop, headers[0], sizes), n_candidates)
-        _show(shop, outcomes, as_json, "WORTH: the speed over plain decoding to be expected, with drafts of K tokens.")
+        _show(shop, outcomes, as_json, "WORTH: expected speedup over plain decoding, with drafts of K tokens.")
         recipe = best_of(shop, outcomes)
         worth, document = shop.worth(recipe), _document(shop, outcomes, recipe)
         speedup = measured(shop, request, recipe, n, abort)
@@ -111,10 +114,10 @@ def make(
     if as_json:
         print(json.dumps({**document, "speedup": speedup, "file": str(out) if pays or keep_anyway else None}))
     if not pays:
-        _give_up(f"the best one ({recipe}) {_speed(worth, speedup)}", keep_anyway)
+        _give_up(f"the best candidate ({recipe}) {_speed(worth, speedup)}", keep_anyway)
     if not as_json:
         print(f"\nWritten: {out} ({recipe}): {_speed(worth, speedup)} with -k {worth.k}.")
-        print(f"Now: specdec run {shlex.quote(model)} --draft {shlex.quote(str(out))} -k {worth.k}")
+        print(f"Next: specdec run {shlex.quote(model)} --draft {shlex.quote(str(out))} -k {worth.k}")
 
 
 @draft_app.command(cls=Command)
@@ -123,7 +126,7 @@ def trim(
     draft: Annotated[Path, typer.Argument(help="The draft's GGUF file.")],
     *,
     target: Annotated[
-        Path | None, typer.Option(help="The target it drafts for; without, the draft itself is the measure.")
+        Path | None, typer.Option(help="The target it drafts for (default: the untrimmed draft is the reference).")
     ] = None,
     out: OutOpt = None,
     temp: TempOpt = None,
@@ -135,7 +138,7 @@ def trim(
     as_json: JsonOpt = False,
     log: LogOpt = None,
 ) -> None:
-    """Make a draft's output matrix cheaper: with a large vocabulary it is most of what a draft token costs.
+    """Make a draft's output matrix cheaper. With a large vocabulary it is most of a draft token's cost.
 
     Exit code 10 if no cheaper matrix pays.
     """
@@ -161,13 +164,15 @@ def trim(
         shop = workshop(request, draft, folder, abort, alone=target is None)
         if not cheaper_outputs(shop.tensors):
             raise DraftDoesNotPay(
-                f"The output matrix of {draft.name} is too small a part of it, or as cheap as can be, to be trimmed.",
-                hint="specdec draft make TARGET makes smaller drafts from the target itself.",
+                f"Trimming {draft.name} gains nothing: its output matrix is a small part of it, or as cheap as "
+                "it can be.",
+                hint="specdec draft make TARGET makes a smaller draft from the target itself.",
             )
         check_room_for(shop, out, shop.n_bytes)
         read_texts(shop, request, asked, n, abort)
         outcomes = tried(trims(shop), len(OUTPUT_FORMATS) + 2)
-        meaning = "RIGHT / COST" if target is None else "the speed over plain decoding to be expected, with drafts of K"
+        meaning = "RIGHT / COST" if target is None else "expected speedup over plain decoding, with drafts of K "
+        "tokens"
         _show(shop, outcomes, as_json, f"WORTH: {meaning}.")
         recipe = best_of(shop, outcomes)
         document = _document(shop, outcomes, recipe)
@@ -179,14 +184,14 @@ def trim(
     if as_json:
         print(json.dumps({**document, "gain": gain, "file": str(out) if pays or keep_anyway else None}))
     if not pays:
-        why = f"the best way ({recipe}) is worth {gain:.2f} times the draft as it is"
-        _give_up(why if recipe != Recipe() else "the draft is best as it is", keep_anyway)
+        why = f"the best candidate ({recipe}) is worth {gain:.2f} times the untrimmed draft"
+        _give_up(why if recipe != Recipe() else "no candidate beats the draft as it is", keep_anyway)
     if not as_json:
-        print(f"\nWritten: {out} ({recipe}): worth {gain:.2f} times the draft as it is.")
+        print(f"\nWritten: {out} ({recipe}): worth {gain:.2f} times the untrimmed draft.")
         if target is not None and shop.worth(recipe).speed < 1:
-            print("Plain decoding should still be faster here than drafting with it.")
+            print("Plain decoding is still expected to be faster here.")
         model = shlex.quote(str(target)) if target is not None else "TARGET"
-        print(f"Now: specdec run {model} --draft {shlex.quote(str(out))}")
+        print(f"Next: specdec run {model} --draft {shlex.quote(str(out))}")
 
 
 def _request(
@@ -205,7 +210,7 @@ def _out(out: Path | None, source: Path, what: str) -> Path:
     stem = source.stem if len(parts_of(source.name)) == 1 else source.stem.rpartition("-of-")[0].rpartition("-")[0]
     out = out or Path(f"{stem}-{what}.gguf")
     if os.path.lexists(out):
-        raise UsageError(f"{out} is there already.", hint="Name another file with --out, or delete that one.")
+        raise UsageError(f"{out} already exists.", hint="Give another file with --out, or delete this one.")
     check_outputs({"--out": out}, {})
     return out
 
@@ -228,11 +233,11 @@ def _speed(worth: "Worth", speedup: float | None) -> str:
 def _give_up(why: str, keep_anyway: bool) -> None:
     """Raises DraftDoesNotPay, unless the user wants the draft all the same."""
     if keep_anyway:
-        say(f"This does not pay here: {why}. It is kept, as asked.")
+        say(f"This draft does not pay here: {why}. It was kept (--keep-anyway).")
         return
     raise DraftDoesNotPay(
-        f"Nothing was kept, because it does not pay here: {why}.",
-        hint="--keep-anyway writes it all the same; specdec bench measures it at length.",
+        f"No draft was kept, because none pays here: {why}.",
+        hint="--keep-anyway writes it regardless; specdec bench measures it in detail.",
     )
 
 
@@ -256,7 +261,10 @@ def _show(shop: "Workshop", outcomes: "list[Outcome]", as_json: bool, meaning: s
             rows.append((*cells, k, f"{worth.speed:.2f}", str(outcome.recipe)))
     headers = ("SIZE", "RIGHT", "COST", "K", "WORTH", "MADE AS")
     write_table(headers, rows, Terminal(sys.stdout, os.environ), right=" ".join(headers[:-1]))
-    print("\nRIGHT: tokens of the target's texts that it would have drafted. COST: of a token, in the target's.")
+    print(
+        "\nRIGHT: share of the target's tokens that it drafts correctly. COST: of a draft token, relative to "
+        "a target token."
+    )
     print(meaning)
 
 

@@ -1,4 +1,4 @@
-"""What both ways to a draft share: the folder of the work, the texts, the candidates, the last word."""
+"""Steps shared by `draft make` and `draft trim`: work folder, texts, candidates, final measurement."""
 
 import os
 import shutil
@@ -75,7 +75,7 @@ def read_texts(
 ) -> None:
     """Have the target's own answers, one for each kind of text, and see what its layers do. Raises ModelError."""
     if shop.journal.texts:
-        say("Going on where the work stopped.")
+        say("Resuming earlier work.")
         return
     from time import perf_counter
 
@@ -90,19 +90,19 @@ def read_texts(
     with open_pair(request, say=say, abort=abort) as pair:
         if not pair.target.session.can_rewind:
             raise ModelError(
-                f"The memory of {request.target.name} cannot be taken back (a recurrent or hybrid model).",
-                hint="No draft helps it here.",
+                f"{request.target.name} cannot undo tokens (a recurrent or hybrid model).",
+                hint="No draft can speed it up here.",
             )
         tasks = as_tasks(pair, prompts, n, say)
         measuring = Bench(pair, request.sampling.params, n, perf_counter)
-        with Steps(len(tasks), "the target's own texts", Terminal(sys.stderr, os.environ), say) as steps:
+        with Steps(len(tasks), "target answers", Terminal(sys.stderr, os.environ), say) as steps:
             for text in answers(measuring, tasks, request.sampling.params.temperature):
                 texts.append(text)
                 steps.step()
         if not texts:
             raise ModelError(
-                f"{request.target.name} answers none of the prompts with more than a token.",
-                hint="Use a model that writes text.",
+                f"{request.target.name} answers no prompt with more than one token.",
+                hint="Use a model that generates text.",
             )
         shop.journal.angles = seen_angles(pair.target, texts)
     shop.journal.texts = texts
@@ -134,7 +134,7 @@ def best_of(shop: "Workshop", outcomes: "list[Outcome]") -> "Recipe":
 
 
 def measured(shop: "Workshop", request: "PairRequest", recipe: "Recipe", n: int, abort: "AbortFlag") -> float | None:
-    """Drafting with the candidate beside plain decoding: the median over kinds of text. None where that is hopeless.
+    """Drafting with the candidate vs. plain decoding: the median over kinds of text. None where that is hopeless.
 
     Raises TextDiffers.
     """
@@ -147,12 +147,12 @@ def measured(shop: "Workshop", request: "PairRequest", recipe: "Recipe", n: int,
 
     texts = shop.journal.texts
     request = _drafting_with(shop.make(recipe), request, shop.folder)
-    with Steps(3 * len(texts), f"{recipe} beside plain decoding", Terminal(sys.stderr, os.environ), say) as steps:
+    with Steps(3 * len(texts), f"{recipe} vs. plain decoding", Terminal(sys.stderr, os.environ), say) as steps:
         cells = run_beside_plain(request, texts, worth.k, n, abort, steps.step)
     if any(cell.worst.verdict == "bug" for cell in cells):
         raise TextDiffers(
             "A text differs from plain decoding's, and no near tie explains it.",
-            hint="This is a bug: please report it with the output of specdec audit.",
+            hint="This is a bug. Please report it with the output of specdec audit.",
         )
     return statistics.median(cell.speedup for cell in cells)
 
@@ -173,7 +173,7 @@ def going_on() -> Iterator[None]:
     try:
         yield
     except (KeyboardInterrupt, Interrupted):
-        say("Stopped. The same command goes on where this one stopped.")
+        say("Stopped. Run the same command again to resume.")
         raise
 
 
@@ -190,12 +190,12 @@ def alone_in(folder: Path) -> Iterator[None]:
         except TimeoutError as error:
             raise HeldByAnother(
                 "Another process is making a draft from this file, with the same settings.",
-                hint="Wait for it, or end it; the work then goes on where it stopped.",
+                hint="Wait for it to finish, or stop it; this command then resumes its work.",
             ) from error
         except OSError as error:
             raise UsageError(
-                f"{folder} cannot be written: {error.strerror}.",
-                hint="Set SPECDEC_CACHE to a folder that can be written.",
+                f"Cannot write to {folder}: {error.strerror}.",
+                hint="Set SPECDEC_CACHE to a writable folder.",
             ) from error
         stack.callback(_remove_if_empty, folder)  # before the lock is given back
         yield

@@ -1,4 +1,4 @@
-"""Which files make a pair, who drafts and how: groups that commands share."""
+"""Options for the draft and for drafting, shared by commands."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -30,12 +30,12 @@ class DraftOptions:
     draft: Annotated[
         str | None,
         _pair(
-            help="Draft GGUF (a model or a trained head), Medusa heads (.safetensors), or ngram, lookahead, mtp, none "
-            "(plain decoding). A preset brings its own.",
+            help="A GGUF file (draft model or trained head), Medusa heads (.safetensors), or ngram, lookahead, "
+            "mtp, none (plain decoding). A preset has its own.",
             autocompletion=drafts,
         ),
     ] = None
-    offline: Annotated[bool, _pair("--offline", help="Do not offer to fetch what is missing.")] = False
+    offline: Annotated[bool, _pair("--offline", help="Do not offer to download missing files.")] = False
 
     @property
     def reads(self) -> ByOption:
@@ -55,33 +55,41 @@ class DraftOptions:
 class DraftingOptions:
     """How the drafter of a run drafts."""
 
-    k: Annotated[str, _drafting("-k", help="Draft tokens per round; auto: by measured cost.")] = AUTO
-    look_up: Annotated[bool, _drafting("--ngram/--no-ngram", help="With -k auto: n-gram lookup in the text, too.")] = (
-        True
-    )
+    k: Annotated[str, _drafting("-k", help="Draft tokens per round; auto picks lengths from live timings.")] = AUTO
+    look_up: Annotated[bool, _drafting("--ngram/--no-ngram", help="With -k auto, also use n-gram lookup.")] = True
     p_min: Annotated[
         float | None,
-        _drafting(min=0, max=1, help="Stop a draft before a token less likely than this (0, or the preset's)."),
+        _drafting(
+            min=0,
+            max=1,
+            help="Stop drafting at a token whose draft probability is below this (default: the preset's, or 0).",
+        ),
     ] = None
     ngram_store: Annotated[
         Path | None,
         _drafting(
-            help="For n-gram lookup: copy from texts of earlier runs, too. Your prompts and the answers are kept in "
-            "this file (in a folder: one file for each tokenizer) as token ids, which anyone with the model can read; "
-            "at most 262,144 tokens, the oldest go first. Without this option nothing is kept."
+            help="Let n-gram lookup also copy from earlier runs. Prompts and answers are stored in this file "
+            "(or one file per tokenizer in this folder) as token ids, readable by anyone with the model: up to "
+            "262,144 tokens, the oldest dropped first. Without this option nothing is stored."
         ),
     ] = None
-    force: Annotated[bool, _drafting("--force", help="Run a pair whose draft is not smaller than its target.")] = False
-    profiled: Annotated[bool, _drafting("--profile/--no-profile", help="Use what bench --tune found here.")] = True
+    force: Annotated[bool, _drafting("--force", help="Run even if the draft is not smaller than the target.")] = False
+    profiled: Annotated[bool, _drafting("--profile/--no-profile", help="Use the settings saved by bench --tune.")] = (
+        True
+    )
     verify: Annotated[
         Literal["coupled", "rejection", "block"],
-        _rule(help="coupled: the text of plain decoding. rejection, block: its distribution, more accepted at times."),
+        _rule(
+            help="coupled gives the text of plain decoding. rejection and block give its distribution, "
+            "sometimes with a higher acceptance rate."
+        ),
     ] = "coupled"
     strict: Annotated[
         bool,
         _rule(
             "--strict",
-            help="Draft only as long as passes give the numbers of single tokens; else decide near ties alone.",
+            help="Limit drafts to lengths whose passes give the same numbers as single tokens; where there are "
+            "none, decide near ties in a pass of their own.",
         ),
     ] = False
 
@@ -95,11 +103,11 @@ class DraftingOptions:
         draft_length(self.k)
         store = self.ngram_store
         if store is not None and not store.name:
-            raise UsageError("--ngram-store names no file.", hint="Give a file, or leave it out.")
+            raise UsageError("--ngram-store needs a file name.", hint="Give a file, or omit it.")
         if store is not None and not store.parent.is_dir():
-            raise UsageError(f"There is no folder {store.parent} for --ngram-store.", hint="Make it first.")
+            raise UsageError(f"The folder for --ngram-store does not exist: {store.parent}.", hint="Create it first.")
         if draft == "ngram" and not self.look_up:
-            raise UsageError("--no-ngram leaves out what --draft ngram asks for.", hint="Leave out one of the two.")
+            raise UsageError("--no-ngram and --draft ngram contradict each other.", hint="Leave out one of the two.")
 
     def profile_of(self, files: "Resolved", draft: str | None) -> "Profile | None":
         """What bench --tune found for this pair, unless the user asked for a drafter by name."""
@@ -129,7 +137,7 @@ def drafter_names(text: str | None, able: Sequence[str]) -> list[str]:
     unknown = [name for name in names if not all(source in able for source in sources(name))]
     if unknown:
         raise UsageError(
-            f"--drafter cannot be {unknown[0]!r}.",
-            hint=f"Use one or more of {', '.join(able)}, with commas, or ngram+model for n-gram lookup first.",
+            f"Invalid --drafter: {unknown[0]!r}.",
+            hint=f"Use one or more of {', '.join(able)}, separated by commas, or ngram+model for n-gram lookup first.",
         )
     return names

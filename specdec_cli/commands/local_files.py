@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from specdec_cli.hub.inventory import Inventory, Stock
     from specdec_cli.presets.schema import Preset
 
-YesOpt = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+YesOpt = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 
 
 def list_files(*, as_json: JsonOpt = False) -> None:
-    """Show the pairs on this machine and what they take; files that pairs share count once."""
+    """Show the pairs on this machine and the disk space they use."""
     from specdec_cli.hub.cache import disk_bytes
     from specdec_cli.hub.inventory import draft_work, work_bytes
     from specdec_cli.ui import words
@@ -36,7 +36,7 @@ def list_files(*, as_json: JsonOpt = False) -> None:
         (
             pair.preset.name,
             words.download(disk_bytes(pair.places)),
-            "yes" if pair.is_here else "in part",
+            "yes" if pair.is_here else "partly",
             pair.preset.description,
         )
         for pair in stock.pairs
@@ -46,20 +46,23 @@ def list_files(*, as_json: JsonOpt = False) -> None:
     ]
     if rows:
         write_table(("PAIR", "SIZE", "HERE", "FILES"), rows, Terminal(sys.stdout, os.environ), right="SIZE")
-        print(f"\n{words.download(stock.total_bytes)} in all, files that pairs share counted once.")
+        print(f"\n{words.download(stock.total_bytes)} of disk used; files shared by several pairs count once.")
     else:
-        print("No model is here yet. specdec presets lists what specdec pull can bring.")
+        print("No models on this machine yet. specdec presets lists the pairs that specdec pull can download.")
     if stock.leftovers:
         n_files = words.count(len(stock.leftovers), "unfinished or damaged file")
         print(f"{n_files} ({words.download(disk_bytes(stock.leftovers))}): specdec rm --leftovers deletes them.")
     if work := draft_work():
         size = words.download(work_bytes(work))
-        print(f"Work on {words.count(len(work), 'draft')}, to go on with ({size}): specdec rm --leftovers deletes it.")
+        print(
+            f"Unfinished work on {words.count(len(work), 'draft')} ({size}): specdec draft resumes it, "
+            "specdec rm --leftovers deletes it."
+        )
 
 
 def rm(
     names: Annotated[
-        list[str] | None, typer.Argument(help="Pairs to delete, by their presets' names; or repositories, OWNER/NAME.")
+        list[str] | None, typer.Argument(help="Presets whose files to delete, or repositories (OWNER/NAME).")
     ] = None,
     *,
     leftovers: Annotated[
@@ -68,13 +71,13 @@ def rm(
     ] = False,
     yes: YesOpt = False,
 ) -> None:
-    """Delete pairs from this machine. Files that another pair here uses stay."""
+    """Delete pairs from this machine. Files that another pair uses are kept."""
     if not names and not leftovers:
-        raise UsageError("Nothing was named to delete.", hint="Name a pair (specdec list), or give --leftovers.")
+        raise UsageError("Nothing to delete was given.", hint="Give a pair (specdec list shows them), or --leftovers.")
     wanted = {name: _places_of(name) for name in names or ()}
     for name, places in wanted.items():
         if not places:
-            say(f"Nothing of {name} is here.")
+            say(f"No files of {name} on this machine.")
         elif yes or _agreed(f"Delete {name}?"):
             _remove(name, [place for place in places if place.exists()], _whole_others(set(wanted)))
     if leftovers:
@@ -100,7 +103,7 @@ def _remove(name: str, places: Sequence[Path], others: "Sequence[Stock]") -> Non
         say(f"Deleted {name}: {words.download(freed)} freed.")
     for place in kept:
         users = [o.preset.name for o in others if any(p.resolve() == place.resolve() for p in o.places)]
-        say(f"{place.name} stays: {' and '.join(users)} uses it.")
+        say(f"{place.name} was kept: also used by {' and '.join(users)}.")
 
 
 def _remove_leftovers(yes: bool) -> None:
@@ -112,19 +115,21 @@ def _remove_leftovers(yes: bool) -> None:
         freed, n_kept = remove_leftovers(_root(), found)
         say(f"{words.download(freed)} freed.")
         if n_kept:
-            say(f"{words.count(n_kept, 'file')} stay{'s' if n_kept == 1 else ''}: being fetched now.")
+            say(f"{words.count(n_kept, 'file')} kept: being downloaded right now.")
     work = draft_work()
-    if work and (yes or _agreed(f"Delete the work on {words.count(len(work), 'draft')}?")):
+    if work and (yes or _agreed(f"Delete the unfinished work on {words.count(len(work), 'draft')}?")):
         freed, n_kept = remove_draft_work(work)
         say(f"{words.download(freed)} freed.")
         if n_kept:
-            say(f"{words.count(n_kept, 'folder')} stay{'s' if n_kept == 1 else ''}: a draft is being made there.")
+            say(f"{words.count(n_kept, 'folder')} kept: a draft is being made there.")
 
 
 def verify_files(
-    names: Annotated[list[str] | None, typer.Argument(help="Pairs to check; without any, all GGUF files here.")] = None,
+    names: Annotated[
+        list[str] | None, typer.Argument(help="Presets to check (default: all GGUF files on this machine).")
+    ] = None,
 ) -> None:
-    """Check files against the hashes that the Hub gave; a damaged one is put aside and never used."""
+    """Check files against the hashes from the Hub. Damaged files are set aside and never used."""
     from specdec_cli.hub.inventory import stock_of, store_of, verify
     from specdec_cli.presets.schema import load_preset
 
@@ -134,13 +139,13 @@ def verify_files(
     if not names:
         known |= {place: None for _, place in stock.others}
     if not known:
-        say("There is nothing to check: specdec pull brings models.")
+        say("There is nothing to check: specdec pull downloads models.")
     n_damaged = 0
     for place, sha256 in known.items():
         has_hash = sha256 is not None or store_of(root, place).etag_of(place) is not None
         reason = verify(place, root, sha256)
         if reason is None:
-            print(f"ok  {printable(place.name)}" + ("" if has_hash else "  (its structure; no hash is known)"))
+            print(f"ok  {printable(place.name)}" + ("" if has_hash else "  (structure only; no hash is known)"))
         else:
             say(reason)
             n_damaged += 1
@@ -180,7 +185,7 @@ def all_presets() -> "list[Preset]":
 
 def _agreed(question: str) -> bool:
     if not sys.stdin.isatty():
-        raise UsageError("Deleting asks first, and there is nobody to ask.", hint="Give --yes.")
+        raise UsageError("Deleting needs confirmation, and standard input is not a terminal.", hint="Give --yes.")
     return agreed(question, default=False)
 
 

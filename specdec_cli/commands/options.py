@@ -24,9 +24,9 @@ T = TypeVar("T")
 SEED = 1
 """Of runs that are compared with each other, unless the user gives one."""
 
-MODEL = typer.Argument(help="A preset's name, or the path of the target's GGUF file.", autocompletion=models)
+MODEL = typer.Argument(help="A preset (such as demo), or the path of the target's GGUF file.", autocompletion=models)
 
-JsonOpt = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout and nothing else there.")]
+JsonOpt = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout, and nothing else.")]
 
 LogOpt = Annotated[Path | None, typer.Option(help="Write llama.cpp's log to this file.", rich_help_panel="Output")]
 
@@ -41,7 +41,7 @@ def draft_length(text: str) -> int | None:
     if text == AUTO:
         return None
     if not (text.isascii() and text.isdigit()):
-        raise UsageError(f"-k cannot be {text!r}.", hint="Give a number of draft tokens, or auto.")
+        raise UsageError(f"Invalid -k: {text!r}.", hint="Give a number of draft tokens, or auto.")
     return int(text)
 
 
@@ -71,7 +71,7 @@ def layers(text: str, option: str) -> str:
     """auto, all or a number of layers. Raises UsageError."""
     if text in ("auto", "all") or text.isdigit():
         return text
-    raise UsageError(f"{option} cannot be {text!r}.", hint="Use auto, all or a number of layers.")
+    raise UsageError(f"Invalid {option}: {text!r}.", hint="Use auto, all or a number of layers.")
 
 
 def agreed(question: str, *, default: bool) -> bool:
@@ -88,7 +88,7 @@ def bytes_in(text: str | None, option: str) -> int | None:
         return None
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", text.strip(), re.IGNORECASE)
     if not found or (not found[2] and float(found[1]) != 0):
-        raise UsageError(f"{option} cannot be {text!r}.", hint="Give a size such as 8G or 512M.")
+        raise UsageError(f"Invalid {option}: {text!r}.", hint="Give a size such as 8G or 512M.")
     return int(float(found[1]) * 1024 ** " KMGT".index(found[2].upper() or " "))
 
 
@@ -119,7 +119,9 @@ def numbers(text: str | None, option: str) -> list[float]:
     try:
         return [float(part) for part in words(text)]
     except ValueError as error:
-        raise UsageError(f"{option} cannot be {text!r}.", hint="Give numbers with commas, such as 0,0.7,1.") from error
+        raise UsageError(
+            f"Invalid {option}: {text!r}.", hint="Give numbers separated by commas, such as 0,0.7,1."
+        ) from error
 
 
 def whole_numbers(text: str | None, option: str) -> list[int]:
@@ -128,5 +130,5 @@ def whole_numbers(text: str | None, option: str) -> list[int]:
         return [int(part) for part in words(text)]
     except ValueError as error:
         raise UsageError(
-            f"{option} cannot be {text!r}.", hint="Give whole numbers with commas, such as 1,2,4."
+            f"Invalid {option}: {text!r}.", hint="Give whole numbers separated by commas, such as 1,2,4."
         ) from error

@@ -1,4 +1,4 @@
-"""Where the text of `specdec run` goes, and what is told of it."""
+"""Output options of `specdec run`."""
 
 import os
 import sys
@@ -23,14 +23,12 @@ _output = in_panel("Output")
 class OutputOptions:
     """One view on stdout, and files beside it."""
 
-    plain: Annotated[bool, _output("--plain", help="Plain streaming text, no dashboard.")] = False
-    as_json: Annotated[bool, _output("--json", help="Print one JSON document on stdout and nothing else there.")] = (
-        False
-    )
-    jsonl: Annotated[Path | None, _output(help="Write a trace, one line per round.")] = None
+    plain: Annotated[bool, _output("--plain", help="Stream plain text, without the dashboard.")] = False
+    as_json: Annotated[bool, _output("--json", help="Print one JSON document on stdout, and nothing else.")] = False
+    jsonl: Annotated[Path | None, _output(help="Write a trace to this file, one JSON line per round.")] = None
     logprobs: Annotated[
         int | None,
-        _output(min=0, help="Log-probabilities of each token and of the N likeliest, in --json or --jsonl."),
+        _output(min=0, help="Add log-probabilities of each token and of the N most likely ones to --json or --jsonl."),
     ] = None
     log: LogOpt = None
 
@@ -41,9 +39,9 @@ class OutputOptions:
     def check(self, *, is_chat: bool) -> None:
         """Raises UsageError for what has no place in the output."""
         if self.as_json and is_chat:
-            raise UsageError("--json needs a prompt.", hint="Give one as argument, with -f, or through a pipe.")
+            raise UsageError("--json needs a prompt.", hint="Give one as an argument, with -f, or through a pipe.")
         if self.logprobs is not None and not self.as_json and self.jsonl is None:
-            raise UsageError("--logprobs has no place in plain text.", hint="Add --json, or --jsonl FILE.")
+            raise UsageError("--logprobs needs --json or --jsonl.", hint="Add --json, or --jsonl FILE.")
 
     @contextmanager
     def trace(self) -> Iterator["Trace"]:

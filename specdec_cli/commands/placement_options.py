@@ -1,4 +1,4 @@
-"""Where models go, and how they use memory and threads: one group for every command that opens a pair."""
+"""Options for devices, memory and threads, shared by every command that opens a pair."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -21,38 +21,46 @@ class PlacementOptions:
     ngl_draft: Annotated[str, _placement(help="Layers of the draft on the GPU: auto, all or a number.")] = "auto"
     device: Annotated[
         list[str] | None,
-        _placement(help="Device to use, by llama.cpp's name; may be repeated; cpu for the processor alone."),
+        _placement(help="Device to use, by llama.cpp's name; repeatable. cpu uses no GPU."),
     ] = None
-    main_gpu: Annotated[int, _placement(min=0, help="GPU for what is not split.")] = 0
-    tensor_split: Annotated[str | None, _placement(help="Shares of several GPUs, such as 3,1.")] = None
-    rpc: Annotated[
-        list[str] | None, _placement(help="host:port of an RPC server whose devices to use; may be repeated.")
-    ] = None
-    require_gpu: Annotated[bool, _placement("--require-gpu", help="Fail rather than run the target without a GPU.")] = (
-        False
+    main_gpu: Annotated[int, _placement(min=0, help="GPU for everything that is not split.")] = 0
+    tensor_split: Annotated[str | None, _placement(help="How to split layers across GPUs, such as 3,1.")] = None
+    rpc: Annotated[list[str] | None, _placement(help="RPC server to use, as host:port; repeatable.")] = None
+    require_gpu: Annotated[
+        bool, _placement("--require-gpu", help="Fail instead of running the target without a GPU.")
+    ] = False
+    flash_attn: Annotated[Literal["auto", "on", "off"] | None, _placement(help="Flash attention (default: auto).")] = (
+        None
     )
-    flash_attn: Annotated[
-        Literal["auto", "on", "off"] | None, _placement(help="Flash attention: auto, on or off (auto).")
+    kv: Annotated[str | None, _placement(help="KV cache type of the target: f16, q8_0, q4_0 ... (default: f16).")] = (
+        None
+    )
+    kv_draft: Annotated[
+        str | None, _placement(help="KV cache type of the draft (default: f16). 4-bit types halve acceptance.")
     ] = None
-    kv: Annotated[str | None, _placement(help="Type of the target's cache: f16, q8_0, q4_0 ... (f16).")] = None
-    kv_draft: Annotated[str | None, _placement(help="Type of the draft's cache; 4 bits halve acceptance (f16).")] = None
     ctx: Annotated[
         int | None,
         _placement(
-            min=0, help="Context in tokens (4096, or what the model was trained for); 0: all it was trained for."
+            min=0,
+            help="Context size in tokens (default: 4096, or less if the model was trained for less); 0: "
+            "the model's training context.",
         ),
     ] = None
-    ctx_draft: Annotated[int | None, _placement(min=0, help="The draft's context (the target's).")] = None
+    ctx_draft: Annotated[int | None, _placement(min=0, help="Context size of the draft (default: the target's).")] = (
+        None
+    )
     batch: Annotated[int, _placement(min=1, help="Prompt tokens per pass.")] = 512
-    ubatch: Annotated[int | None, _placement(min=1, help="Tokens computed at once (as --batch).")] = None
+    ubatch: Annotated[int | None, _placement(min=1, help="Physical batch size (default: as --batch).")] = None
     threads: Annotated[
-        int | None, _placement(min=1, help="Threads of the target (the cores this process may use).")
+        int | None, _placement(min=1, help="Threads for the target (default: the cores this process may use).")
     ] = None
-    threads_draft: Annotated[int | None, _placement(min=1, help="Threads of the draft (the target's).")] = None
-    mmap: Annotated[bool, _placement(help="Map the files instead of reading them.")] = True
-    mlock: Annotated[bool, _placement("--mlock", help="Keep the weights in memory.")] = False
+    threads_draft: Annotated[int | None, _placement(min=1, help="Threads for the draft (default: the target's).")] = (
+        None
+    )
+    mmap: Annotated[bool, _placement(help="Memory-map model files.")] = True
+    mlock: Annotated[bool, _placement("--mlock", help="Lock the weights in RAM.")] = False
     trust: Annotated[
-        bool, _placement("--trust", help="Open new files at once, without a trial in a process of its own.")
+        bool, _placement("--trust", help="Open new files without first testing them in a separate process.")
     ] = False
 
     def asked(self, profile: "Profile | None" = None) -> "Placement":
@@ -89,4 +97,4 @@ def _shares(text: str | None) -> tuple[float, ...]:
         shares = (-1.0,)
     if all(0 <= share < float("inf") for share in shares) and (any(shares) or not shares):
         return shares
-    raise UsageError(f"--tensor-split cannot be {text!r}.", hint="Give numbers with commas, such as 3,1.")
+    raise UsageError(f"Invalid --tensor-split: {text!r}.", hint="Give numbers separated by commas, such as 3,1.")

@@ -1,4 +1,4 @@
-"""`specdec plan`: what a pair needs and whether it fits, before anything is fetched."""
+"""`specdec plan`: the memory a pair needs and whether it fits, before any download."""
 
 import json
 import os
@@ -21,24 +21,26 @@ MAX_CHANGES = 5
 
 
 def plan(
-    model: Annotated[str, typer.Argument(help="A preset's name, a GGUF file, or REPO[:FILE|QUANT] of the Hub.")],
+    model: Annotated[str, typer.Argument(help="A preset, a GGUF file, or REPO[:FILE|QUANT] on the Hub.")],
     *,
-    draft: Annotated[str | None, typer.Option(help="Its draft, in the same forms; or ngram, mtp or none.")] = None,
-    ctx: Annotated[int | None, typer.Option(min=0, help="Context in tokens (as in run).")] = None,
-    ctx_draft: Annotated[int | None, typer.Option(min=0, help="The draft's context (the target's).")] = None,
-    kv: Annotated[str, typer.Option(help="Type of the target's cache.")] = "f16",
-    kv_draft: Annotated[str, typer.Option(help="Type of the draft's cache.")] = "f16",
-    k: Annotated[str, typer.Option("-k", help="Draft tokens per round; auto: as many as run may choose.")] = AUTO,
+    draft: Annotated[str | None, typer.Option(help="The draft, in the same forms, or ngram, mtp, none.")] = None,
+    ctx: Annotated[int | None, typer.Option(min=0, help="Context size in tokens, as in run.")] = None,
+    ctx_draft: Annotated[
+        int | None, typer.Option(min=0, help="Context size of the draft (default: the target's).")
+    ] = None,
+    kv: Annotated[str, typer.Option(help="KV cache type of the target.")] = "f16",
+    kv_draft: Annotated[str, typer.Option(help="KV cache type of the draft.")] = "f16",
+    k: Annotated[str, typer.Option("-k", help="Draft tokens per round; auto: the most that run may pick.")] = AUTO,
     batch: Annotated[int, typer.Option(min=1, help="Prompt tokens per pass.")] = 512,
     ngl: Annotated[str, typer.Option(help="Layers of the target on the GPU: auto, all or a number.")] = "auto",
     ngl_draft: Annotated[str, typer.Option(help="Layers of the draft on the GPU.")] = "auto",
     vram: Annotated[
-        str | None, typer.Option(help="Plan for a GPU with so much free memory, such as 8G; 0 for none.")
+        str | None, typer.Option(help="Plan for a GPU with this much free memory, such as 8G; 0 for no GPU.")
     ] = None,
-    ram: Annotated[str | None, typer.Option(help="Plan for so much free memory, such as 8G.")] = None,
+    ram: Annotated[str | None, typer.Option(help="Plan for this much free RAM, such as 8G.")] = None,
     as_json: JsonOpt = False,
 ) -> None:
-    """Say what a pair needs, from its headers alone, and where its layers would go on this machine or another.
+    """Estimate the memory a pair needs, from its headers alone, and where its layers would go.
 
     Exit code 5 if it does not fit.
     """
@@ -53,7 +55,7 @@ def plan(
     if draft is not None and draft.endswith(".safetensors"):
         raise UsageError(
             "plan reads GGUF headers, and Medusa heads have none.",
-            hint="They take their own size in memory, in float32 (twice a file in F16), beside the target's.",
+            hint="In memory they take their size in float32 (twice an F16 file), on top of the target.",
         )
     machine = _machine(bytes_in(vram, "--vram"), bytes_in(ram, "--ram"))
     try:
@@ -62,7 +64,7 @@ def plan(
         sizes = _known_sizes(model, draft)
         if sizes is None:
             raise
-        say(f"{error} Only the weights are counted, at the sizes that the preset knows.")
+        say(f"{error} Counting only the weights, with the sizes from the preset.")
         _plan_weights(sizes, machine, as_json=as_json)
         return
     request = PairRequest(
@@ -96,7 +98,10 @@ def plan(
     else:
         _write(target, draft_model, fit, found, sized.context.n_ctx)
     if not fit.fits:
-        raise OutOfMemory("It does not fit.", hint="See what would, above." if found else "Take a smaller model.")
+        raise OutOfMemory(
+            "It does not fit.",
+            hint="The changes that would make it fit are listed above." if found else "Use a smaller model.",
+        )
 
 
 def _located(model: str, draft: str | None) -> "tuple[Located, Located | None]":
@@ -142,9 +147,9 @@ def _plan_weights(sizes: dict[str, int], machine: "Machine", *, as_json: bool) -
         of = f" of {words.download(free)} free" if free is not None else ""
         print(f"weights  {words.download(total)}{of} ({parts})")
         if fits:
-            print("The weights fit. The cache and buffers come on top: plan again with a network to count them.")
+            print("The weights fit. Cache and buffers come on top; plan again online to count them.")
     if not fits:
-        raise OutOfMemory("The weights alone do not fit.", hint="Take a smaller model or quantisation.")
+        raise OutOfMemory("The weights alone do not fit.", hint="Use a smaller model or quantization.")
 
 
 def _wanted(model: str, role: str = "target") -> "tuple[Wanted, Wanted | None]":
@@ -214,7 +219,7 @@ def _verdict(fit: "Fit", found: "list[Change]", n_ctx: int) -> list[str]:
     ram = words.download(fit.machine.ram_bytes) if fit.machine.ram_bytes is not None else "unknown"
     lines = [
         f"context  {n_ctx} tokens",
-        f"memory   {words.download(fit.ram)} of {ram} free (the program itself included){_mark(fit.fits_ram)}",
+        f"memory   {words.download(fit.ram)} of {ram} free (including specdec itself){_mark(fit.fits_ram)}",
     ]
     for gpu in fit.machine.gpus:
         used, free = words.download(fit.on_gpu(gpu)), words.download(gpu.free_bytes)
@@ -224,7 +229,7 @@ def _verdict(fit: "Fit", found: "list[Change]", n_ctx: int) -> list[str]:
         lines.append(f"layers   --ngl {fit.layers}{draft_layers}")
     if fit.target.copies:
         copies = fit.target.copies + (fit.draft.copies if fit.draft is not None else 0)
-        lines.append(f"         + {words.download(copies)} of file pages that the system drops when it needs room")
+        lines.append(f"         + {words.download(copies)} of file cache, which the system can reclaim")
     if fit.fits:
         return [*lines, "It fits."]
     return [

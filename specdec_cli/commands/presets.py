@@ -1,4 +1,4 @@
-"""`specdec presets`: the pairs that have a name."""
+"""`specdec presets`: lists the named pairs."""
 
 import json
 import os
@@ -30,7 +30,7 @@ class _ByName(Commands):
 
 
 presets_app = typer.Typer(
-    help="List the pairs that have a name; with NAME, show one of them.",
+    help="List the named pairs; with NAME, show one of them.",
     invoke_without_command=True,
     cls=_ByName,
     subcommand_metavar="[NAME]",
@@ -42,7 +42,7 @@ _SHARE_OF_BUFFERS = 1.15
 
 @presets_app.callback()
 def list_presets(context: typer.Context, *, as_json: JsonOpt = False) -> None:
-    """List all presets with size, whether they fit into this machine's free memory, and whether they are here."""
+    """List all presets: size, whether they fit in free memory, and whether they are on this machine."""
     if context.invoked_subcommand is not None:
         return
     from specdec_cli.planning.plan import machine_now
@@ -70,15 +70,15 @@ def list_presets(context: typer.Context, *, as_json: JsonOpt = False) -> None:
         for row in found
     ]
     write_table(("NAME", "SIZE", "FITS", "HERE", "PAIR"), rows, Terminal(sys.stdout, os.environ), right="SIZE")
-    print("\nSizes with ~ are estimated. FITS is judged by size alone; specdec plan NAME works it out.")
-    print("specdec presets NAME tells all of one.")
+    print("\nSizes with ~ are estimates. FITS is a guess from the size alone; specdec plan NAME works it out.")
+    print("Details: specdec presets NAME.")
 
 
 @presets_app.command(cls=Command)
 def show(
     name: Annotated[str, typer.Argument(help="The preset's name.", autocompletion=presets)], *, as_json: JsonOpt = False
 ) -> None:
-    """Show everything that is known of one preset, and what is not confirmed."""
+    """Show everything known about a preset, and what is not confirmed."""
     from specdec_cli.presets.schema import load_preset
     from specdec_cli.ui.clean import printable
 
@@ -152,7 +152,9 @@ def _facts(preset: "Preset") -> list[tuple[str, str]]:
     rows += [("chat format", preset.chat)] if preset.chat else []
     for role, source in (("target", preset.target), ("draft", preset.draft)):
         rows += [(role if i == 0 else "", line) for i, line in enumerate(_source(source))] if source is not None else []
-    rows += [("draft length", f"{preset.k} (measured by bench beside others)")] if preset.k is not None else []
+    rows += (
+        [("draft length", f"{preset.k} (where lengths are fixed; bench tries it too)")] if preset.k is not None else []
+    )
     rows += [("p-min", f"{preset.p_min:g}")] if preset.p_min is not None else []
     rows += [("sampling", str(preset.sampling))]
     rows += [("note", preset.note)] if preset.note else []
@@ -163,7 +165,7 @@ def _facts(preset: "Preset") -> list[tuple[str, str]]:
         rows.append(("reported", ", ".join(filter(None, (report.hardware, k, acceptance, report.speed)))))
         rows.append(("", f"source: {report.source}"))
     if not preset.reports and preset.name != "demo":
-        rows.append(("reported", "no public figure is known for this pair"))
+        rows.append(("reported", "no published figures for this pair"))
     return rows
 
 

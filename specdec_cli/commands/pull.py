@@ -1,4 +1,4 @@
-"""`specdec pull`: bring a matched pair from the Hub, judged by its headers before its weights come."""
+"""`specdec pull`: downloads a pair from the Hub, checked from its headers before the weights."""
 
 import json
 import os
@@ -21,36 +21,36 @@ if TYPE_CHECKING:
 
 
 def pull(
-    names: Annotated[list[str] | None, typer.Argument(help="Presets to bring (specdec presets lists them).")] = None,
+    names: Annotated[list[str] | None, typer.Argument(help="Presets to download (specdec presets lists them).")] = None,
     *,
     target: Annotated[
         str | None,
-        typer.Option(help="Instead of a preset: REPO[:FILE|QUANT]\\[@REVISION] of the target, or a file here."),
+        typer.Option(help="Instead of a preset: REPO[:FILE|QUANT]\\[@REVISION] of the target, or a local file."),
     ] = None,
-    draft: Annotated[str | None, typer.Option(help="The same for its draft.")] = None,
-    save: Annotated[str | None, typer.Option(help="Save the pair as a preset of your own under this name.")] = None,
+    draft: Annotated[str | None, typer.Option(help="The same for the draft.")] = None,
+    save: Annotated[str | None, typer.Option(help="Save the pair as your own preset with this name.")] = None,
     force: Annotated[
-        bool, typer.Option("--force", help="Fetch although the tokenizers differ, or memory or disk are too small.")
+        bool, typer.Option("--force", help="Download even if tokenizers differ, or memory or disk space is short.")
     ] = False,
     stall: Annotated[
-        float, typer.Option(min=1, help="Give a silent connection up after so many seconds.")
+        float, typer.Option(min=1, help="Give up on a silent connection after this many seconds.")
     ] = STALL_SECONDS,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show errors only.")] = False,
     as_json: JsonOpt = False,
 ) -> None:
-    """Bring a pair from the Hugging Face Hub, so that run finds it.
+    """Download a pair from the Hugging Face Hub.
 
-    Tokenizers, memory, licence and disk are checked from the headers before any weights are fetched. A pull that
-    was stopped goes on where it stopped. Files lie in the Hub's own cache (HF_HUB_CACHE).
+    Tokenizers, memory, licence and disk space are checked from the headers before any weights are downloaded. An
+    interrupted pull resumes when run again. Files are kept in the Hub's own cache (HF_HUB_CACHE).
     """
     raise_on_sigterm()
     if bool(names) == bool(target or draft):
         raise UsageError(
-            "Nothing was named to pull." if not names else "A preset brings its own target and draft.",
-            hint="Name a preset (specdec presets), or give --target REPO:QUANT and --draft REPO:QUANT.",
+            "No preset given." if not names else "A preset already has a target and a draft.",
+            hint="Give a preset (specdec presets lists them), or --target REPO:QUANT and --draft REPO:QUANT.",
         )
     if save is not None and names:
-        raise UsageError("--save is for pairs given with --target and --draft.", hint="Leave it out.")
+        raise UsageError("--save is for pairs given with --target and --draft.", hint="Omit it.")
     if names:
         from specdec_cli.presets.schema import load_preset
 
@@ -74,13 +74,13 @@ def pull_preset(preset: "Preset", *, force: bool, stall: float, quiet: bool) -> 
 
     given = [wanted(role, source) for role, source in sources.items() if source is not None and source.derive is None]
     if all(w.hub is None for w in given):
-        _tell(f"{preset.name} needs nothing from the Hub: its models are on this machine, or made here.", quiet)
+        _tell(f"{preset.name} needs no download: its models are local, or made on this machine.", quiet)
         return {"name": preset.name, "files": []}
     _tell(f"{preset.name}: {preset.description}. Licence: {preset.licence}.", quiet)
     for warning in filter(None, (preset.note, preset.unconfirmed)):
         _tell(warning, quiet)
     models, paths = _bring(given, force=force, stall=stall, quiet=quiet)
-    _tell(f"Now: specdec run {preset.name}", quiet)
+    _tell(f"Next: specdec run {preset.name}", quiet)
     return _result(preset.name, models, paths)
 
 
@@ -90,9 +90,9 @@ def _pull_own(target: str | None, draft: str | None, save: str | None, **options
     from specdec_cli.presets.schema import check_new_name, save_preset
 
     if target is None:
-        raise UsageError("--draft needs a --target.", hint="Name the model that it is to draft for.")
+        raise UsageError("--draft needs --target.", hint="Give the model it should draft for.")
     if draft in DRAFTER_NAMES:
-        raise UsageError(f"--draft {draft} needs nothing from the Hub.", hint="Leave it out.")
+        raise UsageError(f"--draft {draft} needs no download.", hint="Omit it.")
     if save is not None:
         check_new_name(save)
     given = [wanted_model(role, text) for role, text in (("target", target), ("draft", draft)) if text is not None]
@@ -101,10 +101,10 @@ def _pull_own(target: str | None, draft: str | None, save: str | None, **options
         file = save_preset(
             save, [m.source for m in models], [m.remote.info.licence if m.remote else None for m in models]
         )
-        _tell(f"Saved as {file}. Now: specdec run {save}", options["quiet"])
+        _tell(f"Saved as {file}. Next: specdec run {save}", options["quiet"])
     else:
         draft_option = f" --draft {shlex.quote(str(paths[1]))}" if len(paths) > 1 else ""
-        _tell(f"Now: specdec run {shlex.quote(str(paths[0]))}{draft_option}", options["quiet"])
+        _tell(f"Next: specdec run {shlex.quote(str(paths[0]))}{draft_option}", options["quiet"])
     return _result(save, models, paths)
 
 
@@ -126,7 +126,7 @@ def _bring(
     try:
         with open_progress(Terminal(sys.stderr, os.environ), quiet=quiet, say=say) as progress:
             puller = Puller(hub, cache_root(), progress)
-            progress.note("Reading the headers ...")
+            progress.note("Reading headers ...")
             models = tuple(puller.locate(w) for w in wanted)
             judged = puller.judge(models, machine_now(), force=force)
             for line in _verdict(judged):
@@ -134,7 +134,7 @@ def _bring(
             progress.expect(judged.to_fetch)
             return models, [puller.fetch(m) for m in models]
     except (KeyboardInterrupt, Interrupted):
-        _tell("Stopped. The same command goes on where this one stopped.", quiet)
+        _tell("Stopped. Run the same command again to resume.", quiet)
         raise
 
 
@@ -146,7 +146,7 @@ def _verdict(judged: "Judged") -> list[str]:
     lines = []
     for model in judged.models:
         remote = model.remote
-        where = f"{remote.info.repo}, {words.download(remote.files.size)}" if remote else "here already"
+        where = f"{remote.info.repo}, {words.download(remote.files.size)}" if remote else "already downloaded"
         licence = f", licence {remote.info.licence}" if remote and remote.info.licence else ""
         lines.append(f"{model.role}: {model.examined.name} ({where}{licence})")
     if judged.report is not None:
@@ -156,7 +156,7 @@ def _verdict(judged: "Judged") -> list[str]:
     verdict = "fits" if fit.fits else "DOES NOT FIT"
     of = f"{words.download(free)} free: {verdict}" if free is not None else "an unknown amount"
     lines.append(f"memory: about {words.download(need)} of {of}")
-    lines.append(f"to fetch: {words.download(judged.to_fetch)}" if judged.to_fetch else "nothing to fetch")
+    lines.append(f"to download: {words.download(judged.to_fetch)}" if judged.to_fetch else "nothing to download")
     return lines
 
 
@@ -190,5 +190,5 @@ def offer_to_pull(preset: "Preset", draft: str | None) -> None:
         return
     sizes = sum(file.bytes or 0 for file in missing)
     size = f" ({words.download(sizes)})" if sizes else ""
-    if agreed(f"{preset.name} is not on this machine yet. Fetch it now{size}?", default=True):
+    if agreed(f"{preset.name} is not on this machine yet. Download it now{size}?", default=True):
         pull_preset(preset, force=False, stall=STALL_SECONDS, quiet=False)

@@ -1,4 +1,4 @@
-"""`specdec replay`: what if, from a recorded run."""
+"""`specdec replay`: estimates other draft lengths from a recorded run."""
 
 import json
 import os
@@ -16,14 +16,16 @@ def replay(
     trace: Annotated[Path, typer.Argument(help="A trace that run --jsonl wrote.")],
     *,
     k: Annotated[
-        str | None, typer.Option("-k", "--k", help="Draft lengths, with commas (all that were drafted).")
+        str | None,
+        typer.Option("-k", "--k", help="Draft lengths, comma-separated (default: all up to the longest recorded)."),
     ] = None,
     curve: Annotated[
-        Path | None, typer.Option(help="What passes cost: a document that bench --json wrote (the trace's own times).")
+        Path | None,
+        typer.Option(help="Pass costs from a file that bench --json wrote (default: the trace's own timings)."),
     ] = None,
     as_json: JsonOpt = False,
 ) -> None:
-    """Say what other draft lengths would have been worth in a recorded run, without the models."""
+    """Estimate from a recorded run, without the models, what other draft lengths would have given."""
     from specdec_cli.bench.compare import read_document
     from specdec_cli.bench.replay import curve_of, read_trace, what_if
     from specdec_cli.ui.table import write_table
@@ -45,18 +47,19 @@ def replay(
         )
         for one in found
     ]
-    headers = ("k", "per pass", "tok/s", "speedup", "widths measured")
+    headers = ("k", "per pass", "tok/s", "speedup", "measured")
     write_table(headers, rows, Terminal(sys.stdout, os.environ), right="k per pass tok/s speedup")
     best = max(found, key=lambda one: one.speedup)
     chances = ", ".join(f"{chance:.0%}" for chance in recording.chances)
-    print(f"\nRecorded: {recording.speed:.1f} tokens/s; chances by position {chances}.")
+    print(f"\nRecorded: {recording.speed:.1f} tokens/s; acceptance by position: {chances}.")
     if recording.estimated:
         print(
-            f"Lengths were chosen by -k auto: {recording.estimated:.0%} of the draft tokens were not verified and are "
-            f"estimated from their confidence; {recording.undrafted:.0%} of the passes had no draft and tell nothing."
+            f"Recorded with -k auto: {recording.estimated:.0%} of the draft tokens were not verified, so "
+            f"their acceptance is estimated from confidence; {recording.undrafted:.0%} of the passes had "
+            "no draft and do not count."
         )
     print(
         f"Best: -k {best.k}, {best.speedup:.2f} times plain decoding."
         if best.speedup > 1
-        else f"No length pays: the best, -k {best.k}, is {best.speedup:.2f} times plain decoding."
+        else f"No length pays: the best, -k {best.k}, gives {best.speedup:.2f} times plain decoding."
     )

@@ -1,4 +1,4 @@
-"""specdec run: open the pair, follow the rounds, show them."""
+"""`specdec run`: opens the pair, generates, shows the text."""
 
 import json
 import secrets
@@ -41,7 +41,8 @@ def run(
         MODEL,
     ],
     prompt: Annotated[
-        str | None, typer.Argument(help="What to answer. Without it: standard input if piped, else a chat.")
+        str | None,
+        typer.Argument(help="The prompt. Without one, standard input is read if piped; otherwise a chat starts."),
     ] = None,
     *,
     pairing: DraftOptions,
@@ -53,9 +54,9 @@ def run(
     placement: PlacementOptions,
     output: OutputOptions,
 ) -> None:
-    """Write text with a draft that proposes and a target that decides: faster, and the same text.
+    """Generate text, or chat, with speculative decoding: the target's own text, faster.
 
-    Ctrl-C ends the text, keeps what there is and shows the summary.
+    Ctrl-C stops the answer, keeps what has been written and shows the summary.
     """
     guard_terminal()
     raise_on_sigterm()
@@ -164,8 +165,8 @@ def _tell(pair: "Pair") -> None:
     drafter, strict = pair.decoding.drafter, pair.decoding.strict
     model = sources(drafter.name)[-1]
     if isinstance(drafter, MixedDrafter) and drafter.gave_up is not None:
-        say(f"Drafts by {model} ended ({drafter.gave_up}); n-gram lookup went on.")
+        say(f"The draft ({model}) stopped ({drafter.gave_up}); n-gram lookup stayed on.")
     elif pair.auto is not None and pair.auto.left_out is not None:
-        say(f"The draft ({model}) was not used: {pair.auto.left_out}; n-gram lookup stayed on.")
+        say(f"The draft ({model}) was not used ({pair.auto.left_out}); n-gram lookup stayed on.")
     for note in strict_notes(strict.longest, strict.noise, strict.n_settled) if strict is not None else ():
         say(note)

@@ -1,4 +1,4 @@
-"""How tokens are chosen: samplers and grammars, in groups that commands share."""
+"""Sampling and grammar options, shared by commands."""
 
 import re
 from collections.abc import Sequence
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from specdec_cli.decode.sampling import SamplingParams
     from specdec_cli.planning.request import Sampling
 
-_sampling = in_panel("Sampling (llama.cpp's defaults, unless a preset sets its own)")
-_more = in_panel("More samplers (off unless given), in llama.cpp's order")
-_structured = in_panel("Structured output (one of them)")
+_sampling = in_panel("Sampling (defaults from llama.cpp, or from the preset)")
+_more = in_panel("More samplers (off by default)")
+_structured = in_panel("Structured output (choose one)")
 
-TempOpt = Annotated[float | None, _sampling(help="Temperature (0.8); 0 is greedy.")]
+TempOpt = Annotated[float | None, _sampling(help="Temperature; 0 is greedy (default: 0.8).")]
 """Beside the group: some commands take several."""
 
 
@@ -28,41 +28,61 @@ TempOpt = Annotated[float | None, _sampling(help="Temperature (0.8); 0 is greedy
 class SamplingOptions:
     """All but the temperature. None: as the preset has it, or else llama.cpp."""
 
-    top_k: Annotated[int | None, _sampling(help="Keep the k likeliest tokens (40); 0 is off.")] = None
-    top_p: Annotated[float | None, _sampling(help="Keep the likeliest tokens that sum to p (0.95); 1 is off.")] = None
+    top_k: Annotated[int | None, _sampling(help="Keep the k most likely tokens (default: 40); 0 is off.")] = None
+    top_p: Annotated[
+        float | None,
+        _sampling(help="Keep the most likely tokens up to a total probability of p (default: 0.95); 1 is off."),
+    ] = None
     min_p: Annotated[
-        float | None, _sampling(help="Drop tokens below this share of the likeliest (0.05); 0 is off.")
+        float | None,
+        _sampling(help="Drop tokens below this fraction of the top probability (default: 0.05); 0 is off."),
     ] = None
     seed: Annotated[
         int | None,
         _sampling(
-            min=0, max=2**64 - 1, help="Same seed, same text, whichever drafter (random; 1 where runs are compared)."
+            min=0,
+            max=2**64 - 1,
+            help="Random seed: same seed, same text, with any drafter (default: random; 1 in bench, audit and draft).",
         ),
     ] = None
     logit_bias: Annotated[
-        list[str] | None, _more(help="Add to a token's logit: ID+BIAS or ID-BIAS, such as 15043-1; may be repeated.")
+        list[str] | None, _more(help="Add to a token's logit: ID+BIAS or ID-BIAS, such as 15043-1; repeatable.")
     ] = None
-    ban: Annotated[list[int] | None, _more("--ban", min=0, help="Never write this token id; may be repeated.")] = None
-    ignore_eos: Annotated[bool, _more("--ignore-eos", help="Never write an end token.")] = False
-    repeat_penalty: Annotated[float | None, _more(help="Divide logits of tokens in the text before (1).")] = None
+    ban: Annotated[list[int] | None, _more("--ban", min=0, help="Never generate this token id; repeatable.")] = None
+    ignore_eos: Annotated[bool, _more("--ignore-eos", help="Never generate an end token.")] = False
+    repeat_penalty: Annotated[
+        float | None, _more(help="Penalize tokens that occur in the recent text (default: 1, off).")
+    ] = None
     frequency_penalty: Annotated[
-        float | None, _more(help="Subtract this for each time a token is in the text before (0).")
+        float | None, _more(help="Subtract this from a token's logit per occurrence (default: 0).")
     ] = None
-    presence_penalty: Annotated[float | None, _more(help="Subtract this if a token is in the text before (0).")] = None
-    repeat_last_n: Annotated[int | None, _more(help="Tokens that the penalties look back on (64).")] = None
-    dry_multiplier: Annotated[float | None, _more(help="DRY: strength against repeated passages (0).")] = None
-    dry_base: Annotated[float | None, _more(help="DRY: growth with a passage's length (1.75).")] = None
-    dry_allowed_length: Annotated[int | None, _more(help="DRY: passages up to this length cost nothing (2).")] = None
-    dry_last_n: Annotated[int | None, _more("--dry-penalty-last-n", help="DRY: tokens to look back on (64).")] = None
+    presence_penalty: Annotated[
+        float | None, _more(help="Subtract this from the logit of a token that has occurred (default: 0).")
+    ] = None
+    repeat_last_n: Annotated[int | None, _more(help="Number of tokens that penalties look back (default: 64).")] = None
+    dry_multiplier: Annotated[
+        float | None, _more(help="DRY: penalty strength against repeated sequences (default: 0).")
+    ] = None
+    dry_base: Annotated[float | None, _more(help="DRY: growth per repeated token (default: 1.75).")] = None
+    dry_allowed_length: Annotated[int | None, _more(help="DRY: sequences up to this length are free (default: 2).")] = (
+        None
+    )
+    dry_last_n: Annotated[
+        int | None, _more("--dry-penalty-last-n", help="DRY: number of tokens to look back (default: 64).")
+    ] = None
     dry_breaker: Annotated[
         list[str] | None,
         _more(
             "--dry-sequence-breaker",
-            help='DRY: ends a passage; may be repeated (newline : " *); none for no breakers.',
+            help='DRY: text that ends a sequence; repeatable (default: newline : " *). none for no breakers.',
         ),
     ] = None
-    top_n_sigma: Annotated[float | None, _more(help="Keep logits within n deviations of the highest (0).")] = None
-    typical: Annotated[float | None, _more(help="Keep the tokens of most typical surprise that sum to p (1).")] = None
+    top_n_sigma: Annotated[
+        float | None, _more(help="Keep logits within n standard deviations of the highest (default: 0).")
+    ] = None
+    typical: Annotated[
+        float | None, _more(help="Locally typical sampling with total probability p (default: 1, off).")
+    ] = None
 
     def over(self, base: "SamplingParams", temperature: float | None = None) -> "SamplingParams":
         """The samplers: what was given over `base`."""
@@ -104,15 +124,13 @@ class GrammarOptions:
     """What the text has to keep to: one of these."""
 
     json_schema: Annotated[
-        Path | None, _structured(help="Write JSON that is valid by the JSON Schema in this file.")
+        Path | None, _structured(help="Generate JSON that is valid against the JSON Schema in this file.")
     ] = None
-    regex: Annotated[str | None, _structured(help="Write a text that this regular expression matches as a whole.")] = (
+    regex: Annotated[str | None, _structured(help="Generate text that this regular expression matches in full.")] = None
+    lark: Annotated[Path | None, _structured(help="Follow the Lark grammar in this file (llguidance's dialect).")] = (
         None
     )
-    lark: Annotated[Path | None, _structured(help="Keep to the Lark grammar in this file (llguidance's dialect).")] = (
-        None
-    )
-    grammar: Annotated[Path | None, _structured(help="Keep to the GBNF grammar in this file.")] = None
+    grammar: Annotated[Path | None, _structured(help="Follow the GBNF grammar in this file.")] = None
 
     @property
     def reads(self) -> ByOption:
@@ -123,8 +141,8 @@ class GrammarOptions:
         given = [one for one in (self.json_schema, self.regex, self.lark, self.grammar) if one is not None]
         if len(given) > 1:
             raise UsageError(
-                "A text keeps to one grammar, and more were given.",
-                hint="Leave out all but one of --json-schema, --regex, --lark and --grammar.",
+                "Only one grammar can be used at a time.",
+                hint="Give one of --json-schema, --regex, --lark and --grammar.",
             )
         if self.json_schema is not None:
             return GrammarSource("json-schema", _read(self.json_schema, "--json-schema"))
@@ -143,7 +161,9 @@ def _biases(texts: Sequence[str]) -> tuple[tuple[int, float], ...]:
 def _bias(text: str) -> tuple[int, float]:
     if found := re.fullmatch(r"(\d+)([+-]\d*\.?\d+)", text):
         return int(found[1]), float(found[2])
-    raise UsageError(f"--logit-bias cannot be {text!r}.", hint="Give ID+BIAS or ID-BIAS; --ban ID forbids a token.")
+    raise UsageError(
+        f"Invalid --logit-bias: {text!r}.", hint="Give ID+BIAS or ID-BIAS. To forbid a token, use --ban ID."
+    )
 
 
 def _breakers(texts: Sequence[str]) -> tuple[str, ...]:
@@ -158,4 +178,4 @@ def _read(path: Path, option: str) -> str:
         return read_file(path).decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         why = reason(error) if isinstance(error, OSError) else "it is not UTF-8"
-        raise UsageError(f"{option}: {path} cannot be read: {why}.", hint="Check the file.") from error
+        raise UsageError(f"Cannot read {path} ({option}): {why}.", hint="Check the file.") from error

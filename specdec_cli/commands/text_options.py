@@ -1,4 +1,4 @@
-"""What `specdec run` is to answer, and how long."""
+"""Prompt options of `specdec run`: input, template, prompt cache, length."""
 
 import sys
 from dataclasses import dataclass
@@ -28,23 +28,22 @@ class TextOptions:
         _text("-f", "--file", help="Read the prompt from a file, or - for standard input (after PROMPT, if given)."),
     ] = None
     system: Annotated[str | None, _text(help="System message.")] = None
-    raw: Annotated[bool, _text("--raw", help="Continue the prompt as it is, without the chat template.")] = False
-    think: Annotated[bool | None, _text("--think/--no-think", help="Tell the chat template to think or not.")] = None
+    raw: Annotated[bool, _text("--raw", help="Continue the prompt as is, without the chat template.")] = False
+    think: Annotated[bool | None, _text("--think/--no-think", help="Turn thinking on or off in the chat template.")] = (
+        None
+    )
     prompt_cache: Annotated[
         Path | None,
-        _text(
-            help="Keep what the models made of the prompt in this file, and start from it where the next prompt "
-            "begins with the same tokens."
-        ),
+        _text(help="Save the evaluated prompt in this file, and reuse it for prompts that begin with the same tokens."),
     ] = None
-    prompt_cache_ro: Annotated[bool, _text("--prompt-cache-ro", help="Use the prompt cache, but do not write it.")] = (
+    prompt_cache_ro: Annotated[bool, _text("--prompt-cache-ro", help="Read the prompt cache, but do not write it.")] = (
         False
     )
-    n: Annotated[int | None, _text("-n", min=0, help="Most tokens to write (unlimited).")] = None
+    n: Annotated[int | None, _text("-n", min=0, help="Maximum tokens (default: unlimited).")] = None
     no_history: Annotated[
-        bool, _text("--no-history", help="Neither read nor keep the questions of chats (chat-history, 0600).")
+        bool, _text("--no-history", help="Neither read nor save the chat history (a file that only you can read).")
     ] = False
-    stop: Annotated[list[str] | None, _text(help="End the text before this string; may be repeated.")] = None
+    stop: Annotated[list[str] | None, _text(help="Stop before this string; repeatable.")] = None
 
     @property
     def reads(self) -> ByOption:
@@ -73,15 +72,15 @@ class TextOptions:
 
         text = prompt_text(argument, self.file, sys.stdin, say)
         if self.raw and text is None:
-            raise UsageError("--raw needs a prompt: a chat has a template.", hint="Give one, or leave out --raw.")
+            raise UsageError("--raw needs a prompt: a chat uses the template.", hint="Give one, or omit --raw.")
         if self.raw and self.system is not None:
             raise UsageError(
-                "--system needs the chat template that --raw leaves out.", hint="Leave out one of the two."
+                "--system needs the chat template, which --raw turns off.", hint="Leave out one of the two."
             )
         if self.prompt_cache_ro and self.prompt_cache is None:
-            raise UsageError("--prompt-cache-ro needs the cache's file.", hint="Name it with --prompt-cache FILE.")
+            raise UsageError("--prompt-cache-ro needs a cache file.", hint="Give it with --prompt-cache FILE.")
         if self.prompt_cache is not None and not self.prompt_cache.name:
-            raise UsageError("--prompt-cache names no file.", hint="Give a file, or leave it out.")
+            raise UsageError("--prompt-cache needs a file name.", hint="Give a file, or omit it.")
         if self.prompt_cache is not None:
             check_file(self.prompt_cache, writes=not self.prompt_cache_ro)
         return text
@@ -124,9 +123,9 @@ class TextOptions:
         from specdec_cli.generation.encode import text_ids
 
         if system is not None:
-            raise UsageError("--system needs a chat template, and this model has none.", hint="Leave out --system.")
+            raise UsageError("--system needs a chat template, and this model has none.", hint="Omit --system.")
         if not self.raw:
-            say("This model has no chat template: the prompt is continued as it is.")
+            say("This model has no chat template: the prompt is continued as is.")
         return text_ids(pair.target.model, text)
 
     def loaded_cache(self, pair: "Pair") -> "PromptCache | None":

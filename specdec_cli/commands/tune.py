@@ -1,4 +1,4 @@
-"""`specdec bench --tune`: from the best setting measured to a profile, and from there to `run`."""
+"""`specdec bench --tune`: saves the fastest settings as a profile, which `run` loads."""
 
 import shlex
 import time
@@ -66,7 +66,7 @@ def fastest(tuning: Tuning, measuring: "Bench", tasks: "Sequence[Task]", results
 
 def _threads(measuring: "Bench", tasks: "Sequence[Task]", setting: "Setting", usual: int) -> int:
     candidates = sorted({usual, max(usual // 2, 1)})
-    say(f"Trying {' and '.join(map(str, candidates))} threads ...")
+    say(f"Testing {' and '.join(map(str, candidates))} threads ...")
     return measuring.fastest_threads(tasks, setting, candidates, 2) if len(candidates) > 1 else usual
 
 
@@ -93,9 +93,9 @@ def _memory(tuning: Tuning, tasks: "Sequence[Task]", setting: "Setting", threads
     memory = Memory()
     for candidates in filter(None, steps):
         if not tuner.has_time:
-            say(f"No time is left to try {', '.join(map(str, candidates))}: give a larger --budget.")
+            say(f"No time left to test {', '.join(map(str, candidates))}; raise --budget.")
             continue
-        say(f"Trying {', '.join(map(str, candidates))} ...")
+        say(f"Testing {', '.join(map(str, candidates))} ...")
         memory, trials = tuner.best(memory, candidates, pays)
         for trial in trials:
             say(f"  {trial}" + (" (taken)" if trial.memory == memory else ""))
@@ -112,9 +112,9 @@ def keep(profile: "Profile", files: "Resolved", model: str, draft: str | None) -
         file = save_profile(key_for(files.target, files.draft or files.head), profile)
     except OSError as error:
         raise UsageError(
-            f"The profile cannot be written: {error.strerror}.", hint="Set SPECDEC_CONFIG to a folder that can."
+            f"Cannot write the profile: {error.strerror}.", hint="Set SPECDEC_CONFIG to a writable folder."
         ) from error
-    say(f"Kept in {file}: specdec run {shlex.quote(model)}{given} uses it from now on (--no-profile does not).")
+    say(f"Saved in {file}. specdec run {shlex.quote(model)}{given} uses it from now on (--no-profile ignores it).")
 
 
 def _options(profile: "Profile", given: str) -> str:
@@ -146,7 +146,7 @@ def profile_of(files: "Resolved", asked: "Asked") -> "Profile | None":
         return None
     if profile is None or not suits(profile, asked) or not _fits(profile, files):
         return None
-    say(f"Tuned for this pair: {profile}. --no-profile leaves it.")
+    say(f"Using the tuned profile of this pair: {profile}. --no-profile ignores it.")
     return profile
 
 

@@ -67,4 +67,4 @@ class FixedLength:
             return
         self._failures = 0 if round_.n_accepted else self._failures + 1
         if self._failures == self._give_up_after:
-            self.off_reason = f"no draft token was accepted in {self._give_up_after} drafts in a row"
+            self.off_reason = f"no draft token accepted in {self._give_up_after} drafts in a row"

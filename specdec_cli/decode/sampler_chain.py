@@ -105,7 +105,7 @@ class Law:
             ids = ids[np.isfinite(row[ids])]
         if not len(ids):
             raise DecodeFailed(
-                "The grammar allows nothing more that this model can write.", hint="Check the grammar, and the bans."
+                "The grammar allows no further token of this model.", hint="Check the grammar and --ban."
             )
         kept = np.full_like(row, -np.inf)
         kept[ids] = row[ids]

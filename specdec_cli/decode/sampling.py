@@ -273,6 +273,6 @@ def _above(row: Row, lowest: float) -> Ids:
 
 def _not_numbers() -> DecodeFailed:
     return DecodeFailed(
-        "The model's output is not a number.",
-        hint="The file may be damaged, or its layers overflow on this device; try --ngl 0 or another quantisation.",
+        "The model's output contains NaN.",
+        hint="The file may be damaged, or its layers overflow on this device; try --ngl 0 or another quantization.",
     )

@@ -58,7 +58,7 @@ def _head(name: str, parts: DrafterParts) -> Drafter:
     if parts.head is None:
         raise UsageError("This drafter needs a trained head.", hint="Give one with --draft PATH.")
     if parts.head.name != name:
-        raise UsageError(f"The head that is open is {parts.head.name}, not {name}.", hint="Use its own name, or model.")
+        raise UsageError(f"The trained head is {parts.head.name}, not {name}.", hint="Use its own name, or model.")
     return HeadDrafter(parts.head, parts.rule, parts.end_tokens, p_min=parts.p_min)
 
 

@@ -1,4 +1,4 @@
-"""Messages to token ids: the model's own chat template, rendered once and extended turn by turn."""
+"""Messages to token ids with the model's own chat template, extended turn by turn."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -103,7 +103,7 @@ class ChatTemplate:
             raise failures[0]
         best = min(found, key=lambda one: (one.loses_question, len(one.lost)))
         if best.loses_question:
-            raise unusable("it leaves out what the user says")
+            raise unusable("it drops the user's message")
         return best
 
     def _with_system(self, messages: Sequence[Message], as_parts: bool, add_generation_prompt: bool) -> Rendering:
@@ -194,9 +194,9 @@ class Conversation:
 
     def _tell(self, lost: frozenset[str]) -> None:
         if "system" in lost - self._told:
-            self._say("The model's chat template has no place for a system message: it is left out.")
+            self._say("The model's chat template has no system role: the system message is dropped.")
         if lost - self._told - {"system"}:
-            self._say("The model's chat template leaves out earlier turns: the model does not see them.")
+            self._say("The model's chat template drops earlier turns: the model does not see them.")
         self._told |= lost
 
 

@@ -1,4 +1,4 @@
-"""Text to ids where some of it is the template's and some of it only content.
+"""Tokenizes rendered chats: control tokens only in the template's own text, never in content.
 
 llama.cpp reads a whole text either with control tokens or without. A content that names none (nearly all) is left as it
 is, and the text is read as a whole. In any other content each name gets a mark after its first character, which

@@ -1,4 +1,4 @@
-"""From a grammar as the user gave it to what may come next in the text of a model."""
+"""Opens the grammar of a run for a model."""
 
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -22,7 +22,7 @@ def open_grammar(source: GrammarSource, model: LlamaModel, say: Say, stack: Exit
     thought = _thought_tokens(model)
     if thought is None:
         return grammar
-    say(f"This model may think first: the grammar begins after {_text(model, thought.closing)}.")
+    say(f"This model may think first: the grammar applies after {_text(model, thought.closing)}.")
     return AfterThought(grammar, thought, model.n_vocab)
 
 

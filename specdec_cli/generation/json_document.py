@@ -1,4 +1,4 @@
-"""A run in machine form when it is over: the document of `run --json`."""
+"""The JSON document of `run --json`."""
 
 import math
 import platform

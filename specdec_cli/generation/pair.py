@@ -1,4 +1,4 @@
-"""Opening a target and its draft as planned, and generating with them: sessions, the rule, the drafter."""
+"""Opens target and draft as planned, and generates with them."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -137,8 +137,8 @@ def open_pair(request: PairRequest, *, say: Say, abort: AbortFlag) -> Iterator[P
     drafting, placement = request.drafting, request.placement
     if drafting.ngram_store is not None and not COPYING.intersection(sources(drafting.drafter)):
         raise UsageError(
-            "--ngram-store is for drafts copied from text.",
-            hint="Add --draft ngram, or leave out -k and --no-ngram with a draft model.",
+            "--ngram-store needs n-gram lookup.",
+            hint="Use --draft ngram, or omit -k and --no-ngram with a draft model.",
         )
     for endpoint in placement.rpc:
         add_rpc_server(endpoint)
@@ -245,9 +245,9 @@ def _check_offload(placement: Placement, target: OpenModel, say: Say) -> None:
     if target.model.layers_on_gpu[0] > 0:
         return
     if placement.require_gpu:
-        raise NoGpu("No layer of the target went to a GPU.", hint="Give --ngl a number, or free GPU memory.")
+        raise NoGpu("No layer of the target is on a GPU.", hint="Give --ngl a number, or free GPU memory.")
     if placement.gpu_layers not in ("auto", "0") and gpu_devices() and not placement.devices:
-        say("No layer of the target went to a GPU, although --ngl asked for it.")
+        say("No layer of the target is on a GPU, although --ngl asked for it.")
 
 
 def _open(
@@ -290,11 +290,11 @@ def _held_back(drafting: Drafting, target: OpenModel, draft: OpenModel | OpenHea
         return None
     for which, opened in (("target", target), ("draft", draft)):
         if opened is not None and not opened.session.can_rewind:
-            return f"the {which}'s memory cannot be taken back (a recurrent or hybrid model)"
+            return f"the {which} cannot undo tokens (a recurrent or hybrid model)"
     if drafting.several or drafting.drafter == NoDrafter.name:  # several are measured anyhow
         return None
     if isinstance(draft, OpenModel) and draft.session.rewind.name == "checkpoints":
-        say("The draft has recurrent layers: rejected tokens are taken back by checkpoints of their state.")
+        say("The draft has recurrent layers: rejected tokens are undone with checkpoints of their state.")
     return _costs_too_much(drafting, target, say)
 
 
@@ -302,15 +302,15 @@ def _costs_too_much(drafting: Drafting, target: OpenModel, say: Say) -> str | No
     """Measured where a rejection costs a target something, that is, where it only goes back to checkpoints."""
     session = target.session
     if session.rewind.name == "snapshots":
-        say("The target has recurrent layers: rejected tokens are taken back by snapshots of their state.")
+        say("The target has recurrent layers: rejected tokens are undone with snapshots of their state.")
     if session.rewind.name != "checkpoints":
         return None
     cost = rewind_cost(session, drafting.k, time.perf_counter)
     if cost is not None and cost.speedup(CERTAIN) < 1:
-        return f"going back to checkpoints costs this target more than drafts can save: {cost}"
+        return f"undoing tokens costs this target more than drafts can save: {cost}"
     say(
-        "The target has recurrent layers: after a rejection it goes back to a checkpoint of their state and evaluates "
-        f"accepted tokens again{f' ({cost})' if cost is not None else ''}."
+        "The target has recurrent layers: a rejection restores a checkpoint of their state and evaluates the "
+        "accepted tokens again{f' ({cost})' if cost is not None else ''}."
     )
     return None
 
@@ -325,7 +325,7 @@ def drafter_for(pair: Pair, name: str, rule: Rule, p_min: float, turns: Turns | 
     name = own_name(name, pair.draft)
     session, target = pair.draft.session if pair.draft is not None else None, pair.target.session
     if LookaheadDrafter.name in sources(name) and not target.can_crop:
-        return NoDrafter("lookahead needs a memory that several texts can share (this is a recurrent or hybrid model)")
+        return NoDrafter("lookahead does not work with recurrent and hybrid models")
     parts = DrafterParts(
         rule,
         pair.end_tokens,

@@ -1,4 +1,4 @@
-"""What models have made of a prompt, on disk: the next run that begins with the same tokens starts after them.
+"""Prompt caches on disk: a later run with the same prompt prefix does not evaluate it again.
 
 A file holds the state of one model after one list of tokens, with a key that says what it is good for and a
 checksum, so that nothing is handed to llama.cpp but what was once taken from the same model under the same
@@ -87,11 +87,11 @@ def fetch(path: Path, key: Key, n_ctx: int) -> tuple[list[int], NDArray[np.uint8
             raise Unusable("was written by another version of specdec")
         differing = [name for name, value in key.items() if stored[name] != value]
         if differing:
-            raise Unusable(f"was made with another {differing[0]}")
+            raise Unusable(f"was made with a different {differing[0]}")
         n, n_bytes = header.get("tokens"), header.get("bytes")
         rest = os.fstat(file.fileno()).st_size - file.tell()
         if not isinstance(n, int) or not isinstance(n_bytes, int) or n < 0 or rest != 4 * n + n_bytes:
-            raise Unusable("is cut short")
+            raise Unusable("is truncated")
         if n > n_ctx:
             raise Unusable(f"holds {n} tokens, which do not fit this context of {n_ctx}")
         data = np.empty(rest, np.uint8)
@@ -119,13 +119,13 @@ def check_file(path: Path, *, writes: bool) -> None:
         try:
             is_ours = not file.exists() or _is_ours(file)
         except OSError as error:
-            raise UsageError(f"{file} cannot be read: {error.strerror}.", hint="Check its permissions.") from error
+            raise UsageError(f"Cannot read {file}: {error.strerror}.", hint="Check its permissions.") from error
         if not is_ours:
-            raise UsageError(f"{file} is not a prompt cache.", hint="Name a file of its own for --prompt-cache.")
+            raise UsageError(f"{file} is not a prompt cache.", hint="Give another file for --prompt-cache.")
     if not writes and not path.exists():
-        raise UsageError(f"There is no prompt cache {path}.", hint="Make one first: leave out --prompt-cache-ro.")
+        raise UsageError(f"The prompt cache {path} does not exist.", hint="Create it first, without --prompt-cache-ro.")
     if writes and not (path.parent.is_dir() and os.access(path.parent, os.W_OK)):
-        raise UsageError(f"{path} cannot be written.", hint="Check the folder, or use --prompt-cache-ro.")
+        raise UsageError(f"Cannot write to {path}.", hint="Check the folder, or use --prompt-cache-ro.")
 
 
 def draft_file(path: Path) -> Path:
@@ -166,15 +166,15 @@ class PromptCache:
         for path, opened in self._models.items():
             if not opened.session.can_crop:
                 self._say(
-                    f"--prompt-cache does nothing for {opened.model.path.name}: "
-                    "the memory of a recurrent or hybrid model cannot be taken back to where a prompt ends."
+                    f"--prompt-cache has no effect for {opened.model.path.name}: recurrent and hybrid models "
+                    "cannot return to the end of a prompt."
                 )
             elif path.is_file() and path.stat().st_size > 0:
                 n_bytes += self._load(path, opened)
             if self._is_new_head(path, opened):
                 self._say(
-                    "The head has not read what is in the prompt cache, so that less of its drafts may be accepted. "
-                    "In a new file what it reads is kept as well."
+                    "The head has not read the cached prompt, so its acceptance may be lower. A new cache file "
+                    "will include the head."
                 )
         if self._held:
             n = max(map(len, self._held.values()))
@@ -194,11 +194,11 @@ class PromptCache:
         try:
             tokens, state = fetch(path, self._keys[path], opened.session.n_ctx)
             if not opened.session.restore(tokens, state):
-                raise Unusable("was not accepted by llama.cpp")
+                raise Unusable("was rejected by llama.cpp")
         except (Unusable, OSError) as error:
             reason = f"cannot be read ({error.strerror})" if isinstance(error, OSError) else error
             then = " and will be replaced" if self._writes and not self._is_new_head(path, opened) else ""
-            self._say(f"{path.name} {reason}: it is not used{then}.")
+            self._say(f"{path.name} {reason}: not used{then}.")
             return 0
         self._held[path] = tokens
         return path.stat().st_size
@@ -214,12 +214,12 @@ class PromptCache:
             tokens, state = opened.session.snapshot(n)
             if len(tokens) <= len(held):
                 if shared_prefix(held, tokens) < len(tokens):
-                    self._say(f"{path.name} holds another prompt of at least this length, and stays as it is.")
+                    self._say(f"{path.name} holds another prompt of at least this length and is left unchanged.")
                 continue
             try:
                 n_bytes += store(path, self._keys[path], tokens, state)
             except OSError as error:
-                self._say(f"{path.name} cannot be written: {error.strerror}. The prompt is not kept.")
+                self._say(f"Cannot write {path.name}: {error.strerror}. The prompt is not saved.")
                 break
             n_kept = max(n_kept, len(tokens))
         if n_kept:

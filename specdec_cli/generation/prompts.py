@@ -1,4 +1,4 @@
-"""Where the prompt comes from, and which ids it becomes."""
+"""Reads the prompt and turns it into token ids."""
 
 import os
 import select
@@ -30,8 +30,8 @@ def prompt_text(prompt: str | None, file: Path | None, stdin: TextIO | None, say
         text = _from_stdin(stdin) if str(file) == "-" else _decode(_read_file(file), str(file))
         if prompt is not None and not text.strip():
             raise UsageError(
-                f"{'Standard input' if str(file) == '-' else file} is empty, so there is nothing to ask about.",
-                hint="Check what -f names, or leave out -f.",
+                f"{'Standard input' if str(file) == '-' else file} is empty.",
+                hint="Check -f, or omit it.",
             )
         prompt = text if prompt is None else f"{prompt}\n\n{text}"
     elif prompt is not None:
@@ -102,7 +102,7 @@ def check_prompt(ids: list[int], n_ctx: int) -> list[int]:
         raise _empty()
     if len(ids) >= n_ctx:
         raise UsageError(
-            f"The prompt has {len(ids)} tokens and the context holds {n_ctx}, so there is no room for an answer.",
+            f"The prompt has {len(ids)} tokens and the context {n_ctx}, which leaves no room for an answer.",
             hint="Use a larger --ctx or a shorter prompt.",
         )
     return ids
@@ -117,7 +117,7 @@ def _read_file(file: Path) -> bytes:
         with file.open("rb") as opened:  # a FIFO as well, such as a shell's <(...)
             return _bounded(opened, str(file))
     except OSError as error:
-        raise UsageError(f"{file} cannot be read: {error.strerror}.", hint="Check the path of -f.") from error
+        raise UsageError(f"Cannot read {file}: {error.strerror}.", hint="Check the path of -f.") from error
 
 
 def _bounded(file: BinaryIO, name: str) -> bytes:

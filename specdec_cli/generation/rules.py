@@ -1,4 +1,4 @@
-"""From what the user asked for to the rule of a run, and what cannot be asked for together."""
+"""Builds the verification rule of a run, and refuses options that exclude each other."""
 
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -24,7 +24,7 @@ def check_rule(request: PairRequest) -> None:
     """Refuse what could not be kept, before any weights are read. Raises UsageError."""
     drafting, sampling = request.drafting, request.sampling
     if drafting.verify not in RULES:
-        raise UsageError(f"--verify cannot be {drafting.verify!r}.", hint=f"Use one of {', '.join(RULES)}.")
+        raise UsageError(f"Invalid --verify: {drafting.verify!r}.", hint=f"Use one of {', '.join(RULES)}.")
     if drafting.strict and not RULES[drafting.verify].keeps_text:
         raise UsageError(
             f"--strict keeps the text of plain decoding, and --verify {drafting.verify} does not.",
@@ -36,9 +36,7 @@ def check_rule(request: PairRequest) -> None:
             hint="Leave out one of the two.",
         )
     if sampling.grammar is not None and sampling.ignore_end:
-        raise UsageError(
-            "A grammar ends with an end token, which --ignore-eos forbids.", hint="Leave out one of the two."
-        )
+        raise UsageError("A grammar needs the end token, which --ignore-eos forbids.", hint="Leave out one of the two.")
 
 
 def make_rule(
@@ -49,7 +47,7 @@ def make_rule(
     sampling = request.sampling
     for token in (*sampling.banned, *(token for token, _ in sampling.bias)):
         if not 0 <= token < model.n_vocab:
-            raise UsageError(f"There is no token {token}.", hint=f"The model's tokens are 0 to {model.n_vocab - 1}.")
+            raise UsageError(f"Invalid token id: {token}.", hint=f"This model has token ids 0 to {model.n_vocab - 1}.")
     grammar = open_grammar(sampling.grammar, model, say, stack) if sampling.grammar is not None else None
     ends = model.end_tokens if sampling.ignore_end else ()
     law = Law(

@@ -1,4 +1,4 @@
-"""The process that renders chat templates: started when first needed, shared, ended by a deadline."""
+"""Runs the chat template worker: started when first needed, shared, with a deadline."""
 
 import atexit
 import json
@@ -59,7 +59,7 @@ class TemplateProcess:
             # A process may have died since the last request; one that dies again died of this one.
             answer = self._exchange(line) or self._exchange(line)
         if not answer:
-            raise unusable("it ends the process that renders it")
+            raise unusable("it crashed the process that renders it")
         return cast(dict[str, Any], json.loads(answer))
 
     def _exchange(self, request: str) -> str:
@@ -125,8 +125,8 @@ class TemplateProcess:
 def unusable(reason: str, kind: type[UsageError] = UsageError) -> UsageError:
     """The error for every way in which a template fails."""
     return kind(
-        f"The model's chat template cannot be used here: {reason}.",
-        hint="Use --raw to give the prompt without a template.",
+        f"The model's chat template cannot be used: {reason}.",
+        hint="Use --raw to send the prompt without a template.",
     )
 
 

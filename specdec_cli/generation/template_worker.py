@@ -1,4 +1,4 @@
-"""Renders chat templates in a process of its own: one JSON request a line on stdin, one answer a line on stdout.
+"""Renders chat templates in a separate process: one JSON request per line on stdin, one reply per line on stdout.
 
 A template is a program that came with a file from the internet. The sandbox keeps it from reaching anything; this
 process keeps it from taking all memory or all time: its address space is limited here, and an alarm ends it. The

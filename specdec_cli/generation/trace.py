@@ -1,4 +1,4 @@
-"""A run in machine form while it goes on: one JSON line per round, which tools can replay."""
+"""Traces: one JSON line per round, written during the run, for replay."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -83,4 +83,4 @@ class Trace:
             self._file.flush()
         except OSError as error:
             self._file = None
-            self._say(f"The trace ends here: {error.strerror}.")
+            self._say(f"Cannot write the trace any further: {error.strerror}.")

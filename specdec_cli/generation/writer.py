@@ -1,4 +1,4 @@
-"""Answering with an open pair: one prompt, or a chat whose turns share both caches."""
+"""Answers a prompt, or chat turns that share both caches, with an open pair."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

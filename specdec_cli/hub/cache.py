@@ -1,4 +1,4 @@
-"""Files in the Hub's cache on this disk: where they lie, which are whole, and how they are taken out again.
+"""The local Hub cache: where files are, which are complete, and how they are deleted.
 
 The layout is huggingface_hub's, so that every tool shares the files: `models--OWNER--NAME/` holds `blobs/ETAG`
 (the bytes), `snapshots/COMMIT/PATH` (links to them) and `refs/BRANCH` (a commit). Ours beside it are

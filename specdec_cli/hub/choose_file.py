@@ -1,4 +1,4 @@
-"""Which files of a repository are the model that was asked for: never another one, never a side file."""
+"""Chooses the files of the requested model in a repository: never another model, never a side file."""
 
 import difflib
 import re
@@ -55,7 +55,9 @@ def parse_spec(text: str) -> HubSpec:
         repo, choice, revision = found[1], found[2], found[3] or "main"
         if is_repo(repo) and is_revision(revision) and (choice is None or _can_be_a_name(choice)):
             return HubSpec(repo, choice, revision)
-    raise UsageError(f"{text!r} is no model of the Hub.", hint="Write OWNER/NAME, OWNER/NAME:QUANT or OWNER/NAME:FILE.")
+    raise UsageError(
+        f"{text!r} is not a model on the Hub.", hint="Write OWNER/NAME, OWNER/NAME:QUANT or OWNER/NAME:FILE."
+    )
 
 
 def models_in(files: Sequence[RemoteFile]) -> list[ModelFiles]:
@@ -76,8 +78,8 @@ def pick(repo: str, files: Sequence[RemoteFile], choice: str | None) -> ModelFil
     if not models:
         has_others = any(_is_side_file(file.path) for file in files if file.path.lower().endswith(".gguf"))
         raise NotOnHub(
-            f"{repo} holds no GGUF model" + (", only parts such as projectors or heads." if has_others else "."),
-            hint="Look for a repository whose name ends in -GGUF.",
+            f"{repo} has no GGUF model" + (", only parts such as projectors or heads." if has_others else "."),
+            hint="Look for a repository with a name ending in -GGUF.",
         )
     found = _matching(models, choice)
     if len(found) != 1:
@@ -86,7 +88,7 @@ def pick(repo: str, files: Sequence[RemoteFile], choice: str | None) -> ModelFil
     if missing := set(wanted) - {part.path for part in found[0].parts}:
         raise NotOnHub(
             f"{repo} lacks {len(missing)} of the {len(wanted)} parts of {found[0].path}, such as {min(missing)}.",
-            hint="Choose another file; its owner has not uploaded all of this one.",
+            hint="Choose another file; the upload of this one is incomplete.",
         )
     return found[0]
 
@@ -143,17 +145,17 @@ def _none_or_several(repo: str, models: list[ModelFiles], found: list[ModelFiles
     names = [m.path for m in models]
     if found:
         return NotOnHub(
-            f"{repo}: {choice or USUAL_QUANT} means several models: {_listed([m.path for m in found])}.",
-            hint=f"Name the file, such as {repo}:{found[0].path}",
+            f"{repo}: {choice or USUAL_QUANT} matches several models: {_listed([m.path for m in found])}.",
+            hint=f"Give the file, such as {repo}:{found[0].path}",
         )
     if choice is None:
         return NotOnHub(
-            f"{repo} holds several models: {_listed(names)}.", hint=f"Name one, such as {repo}:{_label(models[0])}"
+            f"{repo} has several models: {_listed(names)}.", hint=f"Give one, such as {repo}:{_label(models[0])}"
         )
     labels = {label.lower(): label for m in models for label in (_label(m), m.path, m.path.split("/")[-1])}
     near = [labels[key] for key in difflib.get_close_matches(choice.lower(), labels, n=3, cutoff=0.5)]
     return NotOnHub(
-        f"{repo} holds no {choice}; it holds {_listed(sorted({_label(m) for m in models}))}.",
+        f"{repo} has no {choice}; it has {_listed(sorted({_label(m) for m in models}))}.",
         hint=f"Did you mean {' or '.join(near)}?" if near else "Choose one of these.",
     )
 

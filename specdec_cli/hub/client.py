@@ -1,4 +1,4 @@
-"""The one door to the Hugging Face Hub: what a repository holds, where a file lies, and pieces of its bytes.
+"""Hub client: repository info, file locations, ranges of bytes.
 
 Tokens, endpoints, proxies and offline mode are huggingface_hub's own: HF_TOKEN or `hf auth login`, HF_ENDPOINT,
 HTTPS_PROXY, HF_HUB_OFFLINE. Bytes are fetched by plain ranged requests, because a download that is to go on after
@@ -91,7 +91,7 @@ def _check_environment() -> None:
             ssl.create_default_context(cafile=bundle)
         except OSError as error:  # ssl.SSLError is one
             raise CertificateFailed(
-                f"{bundle} holds no certificates that can be read.", hint="Check SSL_CERT_FILE (or unset it)."
+                f"{bundle} has no readable certificates.", hint="Check SSL_CERT_FILE (or unset it)."
             ) from error
     if any(proxy.startswith("socks") for proxy in getproxies().values()) and find_spec("socksio") is None:
         raise ProxyFailed("A SOCKS proxy needs another package.", hint="Install it: pip install socksio")
@@ -122,7 +122,7 @@ class Hub:
         data, _ = self._json(self.endpoint + path + query, repo, LISTING_SECONDS)
         commit = data.get("sha") if isinstance(data, dict) else None
         if not isinstance(commit, str) or not is_commit(commit):
-            raise HubFailed(f"{self.endpoint} does not answer as a Hub does.", hint="Check HF_ENDPOINT.")
+            raise HubFailed(f"{self.endpoint} does not respond like the Hub.", hint="Check HF_ENDPOINT.")
         card = data.get("cardData")
         licence = card.get("license") if isinstance(card, dict) else None
         return RepoInfo(repo, commit, bool(data.get("gated")), one_line(licence) if isinstance(licence, str) else None)
@@ -139,10 +139,10 @@ class Hub:
         while url is not None:
             entries, url = self._json(url, repo, ends - time.monotonic())
             if not isinstance(entries, list):
-                raise HubFailed(f"{self.endpoint} does not list files as a Hub does.", hint="Check HF_ENDPOINT.")
+                raise HubFailed(f"{self.endpoint} does not list files like the Hub.", hint="Check HF_ENDPOINT.")
             n_entries, n_pages = n_entries + len(entries), n_pages + 1
             if n_entries > MAX_FILES or n_pages > MAX_PAGES:
-                raise HubError(f"{repo} lists more than {MAX_FILES:,} files.", hint="Name another repository.")
+                raise HubError(f"{repo} lists more than {MAX_FILES:,} files.", hint="Use another repository.")
             files = (_remote_file(e, repo) for e in entries if isinstance(e, dict) and e.get("type") == "file")
             found += [file for file in files if file is not None]
         return tuple(found)
@@ -156,7 +156,7 @@ class Hub:
             length = None if answer.location else answer.headers.get("content-length")
             size = answer.headers.get("x-linked-size") or length or ""
         if not is_etag(etag) or not (size.isascii() and size.isdigit() and len(size) < 20):
-            raise HubFailed(f"{self.endpoint} tells neither size nor hash of {file}.", hint="Check HF_ENDPOINT.")
+            raise HubFailed(f"{self.endpoint} gives neither size nor hash of {file}.", hint="Check HF_ENDPOINT.")
         return Place(repo, file, where, etag, int(size))
 
     @contextmanager
@@ -171,7 +171,9 @@ class Hub:
         span = {"range": f"bytes={start}-{stop - 1}"}
         with self._asked("GET", place.url, place.repo, place.file, seconds, span) as answer:
             if answer.headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
-                raise HubFailed(f"{answer.host} sends {place.file} packed.", hint="Check HF_ENDPOINT and the proxy.")
+                raise HubFailed(
+                    f"{answer.host} sends {place.file} compressed.", hint="Check HF_ENDPOINT and the proxy."
+                )
             yield _begins(answer, place, start), answer.chunks
 
     def read(self, place: Place, start: int, stop: int) -> bytes:
@@ -190,12 +192,12 @@ class Hub:
             data, following = answer.content(MAX_PAGE_BYTES), answer.next_page
         if data is None:
             raise HubError(
-                f"{self.endpoint} answers with more than {MAX_PAGE_BYTES >> 20} MB.", hint="Check HF_ENDPOINT."
+                f"{self.endpoint} sent a response of more than {MAX_PAGE_BYTES >> 20} MB.", hint="Check HF_ENDPOINT."
             )
         try:
             return json.loads(data), without_login(following) if following is not None else None
         except (ValueError, RecursionError) as error:
-            raise HubFailed(f"{self.endpoint} does not answer in JSON.", hint="Check HF_ENDPOINT.") from error
+            raise HubFailed(f"{self.endpoint} did not respond with JSON.", hint="Check HF_ENDPOINT.") from error
 
     @contextmanager
     def _asked(
@@ -214,7 +216,7 @@ class Hub:
         The body of a refusal, which may be of any length, is left alone.
         """
         if is_offline():
-            raise NotHere("HF_HUB_OFFLINE is set, so nothing is fetched.", hint="Unset it to reach the Hub.")
+            raise NotHere("HF_HUB_OFFLINE is set, so nothing is downloaded.", hint="Unset it to reach the Hub.")
         try:
             with self._transport.exchange(
                 method,
@@ -226,10 +228,10 @@ class Hub:
                 if answer.status >= 400:
                     raise self._refusal(answer, repo, file)
                 if answer.status >= 300 and answer.location is None:
-                    raise HubFailed(f"{answer.host} redirects to nowhere.", hint="Check HF_ENDPOINT.")
+                    raise HubFailed(f"{answer.host} sent a redirect without a location.", hint="Check HF_ENDPOINT.")
                 yield answer
         except UnicodeEncodeError as error:  # a header, and the only one of the user's is the token
-            raise NeedsToken("Your token holds a character that no token has.", hint="Set HF_TOKEN again.") from error
+            raise NeedsToken("Your token contains an invalid character.", hint="Set HF_TOKEN again.") from error
 
     def _refusal(self, answer: Answer, repo: str, file: str) -> HubError:
         is_hub = origin(answer.url) == origin(self.endpoint)
@@ -273,12 +275,12 @@ def _remote_file(entry: Mapping[str, Any], repo: str) -> RemoteFile | None:
     if isinstance(large, dict):
         size = large.get("size", size)
     if not isinstance(path, str) or not stays_inside(path):
-        raise HubError(f"{repo} lists a file at an impossible place: {_quoted(path)}.", hint="Use another repository.")
+        raise HubError(f"{repo} lists a file with an invalid path: {_quoted(path)}.", hint="Use another repository.")
     if not is_portable(path):
         if not path.lower().endswith(".gguf"):
             return None
         raise HubError(
-            f"{repo} lists a file under a name that not every system can have: {_quoted(path)}.",
+            f"{repo} lists a file with a name that some systems do not allow: {_quoted(path)}.",
             hint="Use another repository.",
         )
     if not isinstance(size, int) or size < 0 or not isinstance(etag, str) or not is_etag(etag):
@@ -298,7 +300,7 @@ def _begins(answer: Answer, place: Place, start: int) -> int:
     # A page of a portal or a proxy comes with status 200, too; the file's own length tells them apart.
     if answer.status == 200 and answer.headers.get("content-length") == str(place.size):
         return 0
-    raise HubFailed(f"{answer.host} sent something else than {place.file}.", hint="Check the network, and try again.")
+    raise HubFailed(f"{answer.host} sent something other than {place.file}.", hint="Check the network, and try again.")
 
 
 def _first_set(names: tuple[str, ...]) -> str | None:

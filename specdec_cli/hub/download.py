@@ -1,4 +1,4 @@
-"""Fetching one file into the Hub's cache: on from where it stopped, checked to the last byte, under a lock.
+"""Downloads one file into the Hub's cache: resumable, verified, under a lock.
 
 A file appears in the cache only when its size, its hash and its structure are right. Until then it lies under
 a name of its own that survives a crash, so the next run goes on from there.
@@ -83,7 +83,7 @@ def with_retries(
             wait = error.retry_after if error.retry_after is not None else min(2.0 ** (failures - 1), 8.0)
             if not error.is_transient or failures > patience or wait > MAX_WAIT_SECONDS:
                 raise
-            note(f"{error} Trying again in {wait:.0f} s.")
+            note(f"{error} Retrying in {wait:.0f} s.")
             sleep(wait)
 
 
@@ -118,8 +118,8 @@ class Downloader:
         free = shutil.disk_usage(folder).free
         if n_bytes + SPARE_BYTES > free:
             raise DiskFull(
-                f"{_size(n_bytes)} are to be fetched and {_size(SPARE_BYTES)} kept free, "
-                f"but the disk of {self._root} has {_size(free)} free.",
+                f"The download needs {_size(n_bytes)}, plus {_size(SPARE_BYTES)} kept free, but the disk of "
+                f"{self._root} has {_size(free)} free.",
                 hint="Free some space, or set HF_HUB_CACHE to a folder on another disk.",
             )
 
@@ -162,11 +162,11 @@ class Downloader:
         """
         if store.is_verified(place, etag):
             return True
-        self._progress.note(f"Checking {name} against its hash, once.")
+        self._progress.note(f"Checking the hash of {name} once.")
         if check_file(place, etag) is None:
             store.mark_verified(place, etag)
             return True
-        self._progress.note(f"{name} is damaged. It lies at {store.set_aside(place)} now and is fetched again.")
+        self._progress.note(f"{name} is damaged. It was moved to {store.set_aside(place)} and is downloaded again.")
         return False
 
     def _is_right(self, store: RepoStore, place: Path, file: RemoteFile) -> bool:
@@ -201,7 +201,7 @@ class Downloader:
             out.flush()
             os.fsync(out.fileno())
         if hasher.hexdigest() != file.etag:
-            raise _quarantined(part, store.damaged(file.etag), file, "its hash is not the one that the Hub gives")
+            raise _quarantined(part, store.damaged(file.etag), file, "its hash differs from the Hub's")
         if file.path.lower().endswith(".gguf"):
             try:
                 read_gguf(part)
@@ -217,7 +217,7 @@ class Downloader:
         """One request's bytes, written and hashed. Returns the hash, begun anew if the server began anew."""
         place = self._hub.place(repo, commit, file.path)
         if (place.etag, place.size) != (file.etag, file.size):
-            raise HubFailed(f"{file.path} has changed on the Hub meanwhile.", hint="Pull again.")
+            raise HubFailed(f"{file.path} changed on the Hub during the download.", hint="Pull again.")
         start = out.tell()
         stop = min(start + PIECE_BYTES, file.size)
         with self._hub.pieces(place, start, stop) as (begins, chunks):
@@ -228,12 +228,12 @@ class Downloader:
                 hasher = _hasher(file.etag, file.size)
             for chunk in chunks:
                 if out.tell() + len(chunk) > file.size:
-                    raise HubFailed(f"More bytes came than {file.path} has.", hint="Try again.")
+                    raise HubFailed(f"The server sent more bytes than {file.path} has.", hint="Try again.")
                 out.write(chunk)
                 hasher.update(chunk)
                 self._progress.advance(len(chunk))
         if out.tell() < stop:
-            raise HubFailed(f"{file.path} came to an end before its end.", hint="Pull again to go on where it stopped.")
+            raise HubFailed(f"The download of {file.path} ended early.", hint="Pull again to resume.")
         return hasher
 
     @contextmanager
@@ -257,8 +257,8 @@ class Downloader:
                 seen, since = size, now
             if now - since > LOCK_STALE_SECONDS:
                 raise HeldByAnother(
-                    f"Another process has held {path} for ten minutes and fetches nothing.",
-                    hint="End it, and pull again to go on where it stopped.",
+                    f"Another process has held {path} for ten minutes without downloading anything.",
+                    hint="Stop it, then pull again to resume.",
                 )
             self._progress.note(f"Waiting for another download of {file.path} (lock {path}).")
 
@@ -286,7 +286,7 @@ def check_file(path: Path, etag: str | None) -> str | None:
     with path.open("rb") as file:
         hasher = _hasher(etag, path.stat().st_size)
         _hash_all(file, hasher)
-    return None if hasher.hexdigest() == etag else "its hash is not the one that it was fetched under"
+    return None if hasher.hexdigest() == etag else "its hash differs from the expected one"
 
 
 def _size(n_bytes: int) -> str:
@@ -312,20 +312,20 @@ def _hash_all(file: BinaryIO, hasher: "hashlib._Hash") -> None:
 def _quarantined(part: Path, damaged: Path, file: RemoteFile, reason: str) -> DamagedFile:
     os.replace(part, damaged)
     return DamagedFile(
-        f"{file.path} came damaged: {reason}. It lies at {damaged} and is not used.",
-        hint="Pull again to fetch it anew. If that does not help, report it to the repository's owner.",
+        f"{file.path} arrived damaged: {reason}. It was moved to {damaged} and is not used.",
+        hint="Pull again. If that does not help, report it to the repository's owner.",
     )
 
 
 def _disk_error(error: OSError, folder: Path) -> Exception:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return DiskFull(
-            f"The disk of {folder} is full; what has come is kept.",
-            hint="Free some space and pull again to go on, or set HF_HUB_CACHE to a folder on another disk.",
+            f"The disk of {folder} is full; the bytes downloaded so far are kept.",
+            hint="Free some space and pull again to resume, or set HF_HUB_CACHE to a folder on another disk.",
         )
     if error.errno is None:
         return error
     return DiskFull(
-        f"{error.filename or folder} cannot be written: {error.strerror}.",
-        hint="Check what lies there, or set HF_HUB_CACHE to another folder.",
+        f"Cannot write to {error.filename or folder}: {error.strerror}.",
+        hint="Check what is there, or set HF_HUB_CACHE to another folder.",
     )

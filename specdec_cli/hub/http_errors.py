@@ -1,4 +1,4 @@
-"""What a Hub's answer, or the lack of one, means for the user.
+"""Turns HTTP responses and connection failures into errors with hints.
 
 The Hub gives similar answers for what is private, gated and missing.
 """
@@ -45,16 +45,16 @@ def refusal(
     code, message = headers.get("x-error-code"), headers.get("x-error-message")
     if status == 429:
         wait = retry_after(headers)
-        return RateLimited("The Hub limits how often you may ask.", hint=f"Try again {when(wait)}.", retry_after=wait)
+        return RateLimited("The Hub's rate limit was reached.", hint=f"Try again {when(wait)}.", retry_after=wait)
     if status >= 500 or status == 408 or not page:
         # An address of a file is signed for a while only: a refusal there means that it has to be asked for anew.
         wait = retry_after(headers)
         later = when(wait) if wait is not None else "later"
-        return HubFailed(f"{host} answered with status {status}.", hint=f"Try again {later}.", retry_after=wait)
+        return HubFailed(f"{host} responded with status {status}.", hint=f"Try again {later}.", retry_after=wait)
     if code == "GatedRepo":
         return _gated(repo, page, has_token)
     if code == "RepoNotFound" or (status == 401 and not has_token):
-        private = "you may not see it" if has_token else "it is private and no token was found"
+        private = "you have no access to it" if has_token else "it is private and no token was found"
         return NotOnHub(
             f"{repo} does not exist on the Hub, or {private}.",
             hint="Check the name."
@@ -62,21 +62,21 @@ def refusal(
             else f"Check the name. If it is private: {_LOGIN[0].lower()}{_LOGIN[1:]}.",
         )
     if status == 401:
-        return NeedsToken("The Hub refuses your token.", hint="Log in anew with `hf auth login`, or unset HF_TOKEN.")
+        return NeedsToken("The Hub rejected your token.", hint="Log in again with `hf auth login`, or unset HF_TOKEN.")
     if code == "RevisionNotFound":
         return NotOnHub(f"{repo} has no such revision.", hint=f"Its revisions are listed at {page}/commits/main")
     if code == "EntryNotFound":
         return NotOnHub(f"{repo} has no file {file}.", hint=f"Its files are listed at {page}/tree/main")
     if status == 403:
-        return NoAccess(f"The Hub refuses {repo}: {one_line(message)}.", hint=f"See {page}")
-    return HubError(f"{host} answered with status {status}: {one_line(message)}.", hint="Check HF_ENDPOINT.")
+        return NoAccess(f"The Hub refused access to {repo}: {one_line(message)}.", hint=f"See {page}")
+    return HubError(f"{host} responded with status {status}: {one_line(message)}.", hint="Check HF_ENDPOINT.")
 
 
 def _gated(repo: str, page: str, has_token: bool) -> HubError:
     if has_token:
         return NoAccess(f"{repo} is gated, and your token has no access to it.", hint=f"Ask for access at {page}")
     return NeedsToken(
-        f"{repo} is gated, and no token was found.", hint=f"Accept its licence at {page}. {_LOGIN}; then try again."
+        f"{repo} is gated, and no token was found.", hint=f"Accept its licence at {page}. {_LOGIN}, then try again."
     )
 
 
@@ -109,29 +109,29 @@ def connection_failure(error: Exception, host: str, proxy: str, endpoint: str) -
     is_certificate = any(isinstance(cause, ssl.SSLError) for cause in _causes(error))
     if never_connected and proxy and not is_certificate:
         return ProxyFailed(
-            f"The proxy {urlsplit(proxy).hostname} cannot be reached: {_reason(error)}.",
+            f"Cannot reach the proxy {urlsplit(proxy).hostname}: {_reason(error)}.",
             hint="Check HTTPS_PROXY, HTTP_PROXY and NO_PROXY.",
         )
     if isinstance(error, httpcore2.ProxyError):
         return ProxyFailed(
-            f"The proxy does not connect to {host}: {_reason(error)}.", hint="Check HTTPS_PROXY and NO_PROXY."
+            f"The proxy cannot connect to {host}: {_reason(error)}.", hint="Check HTTPS_PROXY and NO_PROXY."
         )
     if is_certificate:
         return CertificateFailed(
             f"The certificate of {host} is not trusted: {_reason(error)}.",
-            hint="Behind a company's proxy, set SSL_CERT_FILE to its certificate bundle.",
+            hint="Behind a corporate proxy, set SSL_CERT_FILE to its certificate bundle.",
         )
     if isinstance(error, httpcore2.UnsupportedProtocol):
-        return HubError(f"{endpoint} is no address of a Hub.", hint="Check HF_ENDPOINT.")
+        return HubError(f"{endpoint} is not a valid Hub address.", hint="Check HF_ENDPOINT.")
     if never_connected:
         return NoNetwork(
-            f"{host} cannot be reached: {_reason(error)}.",
+            f"Cannot reach {host}: {_reason(error)}.",
             hint="Check the network, and HTTPS_PROXY or HF_ENDPOINT if you need them.",
         )
     if isinstance(error, httpcore2.TimeoutException):
-        return Stalled(f"{host} takes nothing that is sent to it.", hint="Run the command again to resume.")
+        return Stalled(f"{host} does not accept requests.", hint="Run the command again to resume.")
     if isinstance(error, httpcore2.LocalProtocolError):  # its words can hold the header that it is about
-        return HubError(f"The request to {host} cannot be sent.", hint="Check HF_ENDPOINT, and set HF_TOKEN again.")
+        return HubError(f"Cannot send the request to {host}.", hint="Check HF_ENDPOINT, and set HF_TOKEN again.")
     return HubFailed(f"The connection to {host} broke: {_reason(error)}.", hint="Run the command again to resume.")
 
 
@@ -139,7 +139,7 @@ def _reason(error: Exception) -> str:
     """In the system's words where it has some, without its numbers."""
     for cause in _causes(error):
         if isinstance(cause, socket.gaierror):
-            return "no network, or no such name"
+            return "no network, or unknown host"
         if isinstance(cause, OSError) and not isinstance(cause, ssl.SSLError) and cause.errno:
             return os.strerror(cause.errno).lower()
     return one_line(str(error)) or type(error).__name__

@@ -1,4 +1,4 @@
-"""A model's headers and tokenizer before its weights are here: from this disk, or by ranges from the Hub."""
+"""Reads a model's headers and tokenizer from disk, or by ranges from the Hub, before any weights are downloaded."""
 
 import re
 import tempfile
@@ -106,6 +106,6 @@ def check_is_same(model: RemoteModel, wanted: HubFile) -> None:
     found = model.hub_file
     if (wanted.bytes or found.bytes) != found.bytes or (wanted.sha256 or found.sha256) != found.sha256:
         raise HubError(
-            f"{wanted.repo} has another {wanted.file} than the one this preset was written for.",
-            hint="It was replaced on the Hub. Pull it with --target and --draft, and --save it as a preset of yours.",
+            f"{wanted.file} in {wanted.repo} is not the file this preset was written for.",
+            hint="It was replaced on the Hub. Pull it with --target and --draft, and --save it as your own preset.",
         )

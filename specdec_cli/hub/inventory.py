@@ -1,4 +1,4 @@
-"""What of the presets is on this machine, what it takes, and taking it away."""
+"""Which presets are on this machine, the disk space they use, and deleting them."""
 
 import shutil
 from collections.abc import Mapping, Sequence
@@ -127,8 +127,8 @@ def verify(place: Path, root: Path, sha256: str | None) -> str | None:
     try:
         reason = check_file(place, store.etag_of(place) or sha256)
     except OSError as error:
-        raise NotHere(f"{place} cannot be read: {error.strerror}.", hint="Check its permissions.") from error
+        raise NotHere(f"Cannot read {place}: {error.strerror}.", hint="Check its permissions.") from error
     if reason is None:
         return None
     aside = store.set_aside(place)
-    return f"{place.name} of {store.repo} is damaged: {reason}. It lies at {aside} and is not used."
+    return f"{place.name} of {store.repo} is damaged: {reason}. It was moved to {aside} and is not used."

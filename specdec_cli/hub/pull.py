@@ -1,4 +1,4 @@
-"""What `specdec pull` does: find both models, judge the pair by its headers, fetch what is missing."""
+"""The steps of `specdec pull`: find both models, judge the pair by its headers, download what is missing."""
 
 import time
 from collections.abc import Callable
@@ -131,7 +131,7 @@ class Puller:
                 raise
             for place in damaged:
                 store.set_aside(place)
-            self._progress.note(f"{error} It is put aside and fetched anew.")
+            self._progress.note(f"{error} It is set aside and downloaded again.")
             return None
 
     def judge(self, models: tuple[Located, ...], machine: Machine, *, force: bool) -> Judged:
@@ -181,7 +181,7 @@ class Puller:
     def _find(self, wanted: Wanted) -> RemoteModel:
         if wanted.hub is None:
             if wanted.spec is None:
-                raise UsageError(f"No {wanted.role} was named.", hint="Use a preset's name, or --target REPO:QUANT.")
+                raise UsageError(f"No {wanted.role} given.", hint="Give a preset, or --target REPO:QUANT.")
             remote = find_remote(self._hub, wanted.spec)
             if (wanted.spec.choice or "").lower().endswith(".gguf") and wanted.spec.choice != remote.files.path:
                 self._progress.note(shard_note(str(wanted.spec.choice), remote.files.path))
@@ -217,9 +217,9 @@ def wanted_model(role: str, text: str) -> Wanted:
 def _too_large(fit: Fit, target: Sized, draft: Sized | None) -> OutOfMemory:
     found = changes(target, draft, fit.machine)
     return OutOfMemory(
-        f"The pair needs about {(fit.ram + fit.gpu) / 1e9:.1f} GB of memory at a context of {target.context.n_ctx}; "
-        f"{(fit.machine.free_bytes or 0) / 1e9:.1f} GB are free here.",
-        hint=f"What would fit: {found[0].text}. specdec pull --force fetches it all the same."
+        f"The pair needs about {(fit.ram + fit.gpu) / 1e9:.1f} GB of memory at a context of "
+        f"{target.context.n_ctx}; {(fit.machine.free_bytes or 0) / 1e9:.1f} GB are free.",
+        hint=f"What would fit: {found[0].text}. specdec pull --force downloads it regardless."
         if found
-        else "A smaller model or quantisation would fit. specdec pull --force fetches it all the same.",
+        else "Use a smaller model or quantization. specdec pull --force downloads it regardless.",
     )

@@ -1,4 +1,4 @@
-"""Sockets for the Hub's client: names resolved in time, no local addresses for strangers, no byte-by-byte answers.
+"""Sockets with deadlines, a minimum rate, and no redirects to local addresses.
 
 The HTTP library has timeouts for single reads only, so a server that sends one byte a second is never given up, and
 it connects to whatever a name resolves to. Both are settled below it, where connections are made and bytes are read.
@@ -22,7 +22,7 @@ LEAST_RATE = 1024
 
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
 _THIS_NETWORK = ipaddress.ip_network("0.0.0.0/8")
-_RUN_AGAIN = "Run the command again to resume; check whether a proxy or firewall holds it up."
+_RUN_AGAIN = "Run the command again to resume. If it happens again, check proxy and firewall."
 
 Clock = Callable[[], float]
 
@@ -68,7 +68,7 @@ class Watch:
         except httpcore2.ReadTimeout as error:
             if self._came and patience < self.stall_seconds:
                 raise self._too_long() from error
-            raise Stalled(f"No byte came from {self._host} for {patience:.0f} seconds.", hint=_RUN_AGAIN) from error
+            raise Stalled(f"{self._host} sent nothing for {patience:.0f} seconds.", hint=_RUN_AGAIN) from error
         self._came += len(data)
         self._waited += self._clock() - began
         if self._waited >= self.stall_seconds:
@@ -78,7 +78,7 @@ class Watch:
         return data
 
     def _too_long(self) -> Stalled:
-        return Stalled(f"{self._host} did not finish its answer within {self._limit:.0f} seconds.", hint=_RUN_AGAIN)
+        return Stalled(f"{self._host} did not finish its response within {self._limit:.0f} seconds.", hint=_RUN_AGAIN)
 
 
 class WatchedStream(httpcore2.NetworkStream):
@@ -129,7 +129,7 @@ class Sockets(httpcore2.NetworkBackend):
         addresses = resolve(host, seconds)
         for address in addresses:
             self._allow(host, address)
-        failure: Exception = httpcore2.ConnectTimeout("no answer")
+        failure: Exception = httpcore2.ConnectTimeout("no response")
         for n, address in enumerate(addresses):
             left = (ends - time.monotonic()) / (len(addresses) - n)
             try:
@@ -156,7 +156,7 @@ def resolve(host: str, seconds: float) -> tuple[str, ...]:
     try:
         found = answer.get(timeout=seconds)
     except queue.Empty:
-        raise httpcore2.ConnectTimeout("its name was not resolved in time") from None
+        raise httpcore2.ConnectTimeout("resolving its name timed out") from None
     if isinstance(found, tuple):
         return found
     try:
@@ -197,5 +197,5 @@ def refuse_local(host: str, address: str, allowed: frozenset[str]) -> None:
     if kind is not None and kind not in allowed:
         raise HubError(
             f"The Hub redirects to {host}, which is a {kind} address.",
-            hint="Check HF_ENDPOINT and the network; nothing was asked there.",
+            hint="Check HF_ENDPOINT and the network; no request was sent there.",
         )

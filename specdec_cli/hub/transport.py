@@ -1,4 +1,4 @@
-"""HTTP for the Hub: one exchange at a time, by the environment's proxies and certificates, within bounds.
+"""HTTP for the Hub: one request at a time, with the environment's proxies and certificates, within limits.
 
 Redirects are followed here, each under the same rules. Secrets go to the endpoint's own origin only.
 """
@@ -69,16 +69,16 @@ class Answer:
         if encoding in ("", "identity"):
             return None
         if encoding not in ("gzip", "deflate"):
-            raise HubFailed(
-                f"{self.host} packs its answers in a way that was not asked for.", hint="Check HF_ENDPOINT."
-            )
+            raise HubFailed(f"{self.host} uses a content encoding that was not requested.", hint="Check HF_ENDPOINT.")
         unpacker = zlib.decompressobj(zlib.MAX_WBITS | 32)
 
         def unpack(chunk: bytes, most: int) -> bytes:
             try:
                 return unpacker.decompress(chunk, most)
             except zlib.error as error:
-                raise HubFailed(f"{self.host} sent what cannot be unpacked.", hint="Try again.") from error
+                raise HubFailed(
+                    f"{self.host} sent a response that cannot be decompressed.", hint="Try again."
+                ) from error
 
         return unpack
 
@@ -117,7 +117,7 @@ class Transport:
                     yield answer
                     return
             url = without_login(following)
-        raise HubFailed(f"{host_of(url)} redirects without end.", hint="Check HF_ENDPOINT.")
+        raise HubFailed(f"{host_of(url)} redirects too many times.", hint="Check HF_ENDPOINT.")
 
     @contextmanager
     def _once(self, method: str, url: str, headers: Mapping[str, str], seconds: float) -> Iterator[Answer]:
@@ -184,9 +184,9 @@ def _open_pool(proxy: str, sockets: Sockets) -> httpcore2.ConnectionPool:
         parts, auth = urlsplit(proxy), None
         port = parts.port or _PORTS.get(parts.scheme, 1080)
     except ValueError as error:
-        raise ProxyFailed("The proxy's address cannot be read.", hint=_CHECK_PROXY) from error
+        raise ProxyFailed("The proxy's address is invalid.", hint=_CHECK_PROXY) from error
     if parts.scheme not in ("http", "https", "socks5", "socks5h") or not parts.hostname:
-        raise ProxyFailed(f"{one_line(proxy)} is no address of a proxy.", hint=_CHECK_PROXY)
+        raise ProxyFailed(f"{one_line(proxy)} is not a valid proxy address.", hint=_CHECK_PROXY)
     if parts.username is not None or parts.password is not None:
         auth = (unquote(parts.username or "").encode(), unquote(parts.password or "").encode())
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
@@ -263,4 +263,4 @@ def _host_header(url: str) -> bytes:
 
 
 def _no_address(url: str) -> HubError:
-    return HubError(f"{one_line(url.partition('?')[0])} is no address of a Hub.", hint="Check HF_ENDPOINT.")
+    return HubError(f"{one_line(url.partition('?')[0])} is not a valid Hub address.", hint="Check HF_ENDPOINT.")

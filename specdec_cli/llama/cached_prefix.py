@@ -1,4 +1,4 @@
-"""Which tokens a context has in memory, and how it goes back to fewer of them."""
+"""The tokens a context has in its cache, and going back to a shorter prefix."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""Opening a context of llama.cpp, and what it says when it cannot."""
+"""Opens a llama.cpp context, and explains failures."""
 
 import re
 
@@ -50,7 +50,7 @@ def open_context(
     if not llama_cpp.llama_get_memory(context):  # BERT and its kin: there is no sequence to continue
         llama_cpp.llama_free(context)
         raise ModelError(
-            f"{model.path.name} is an embedding model; it cannot write text token by token.",
+            f"{model.path.name} is an embedding model, which cannot generate text.",
             hint="Use a decoder-only language model.",
         )
     return context
@@ -60,11 +60,11 @@ def _context_error(model: LlamaModel, settings: ContextSettings) -> SpecdecError
     reason = log.reason() or "no reason given"
     if ("cache" in reason and "type" in reason) or "flash_attn" in reason:
         return UsageError(
-            f"{model.path.name} cannot have a cache of type {settings.cache_type}: {reason}.",
-            hint="Use another --kv (--kv-draft for the draft), f16 always works; quantized ones need --flash-attn on.",
+            f"{model.path.name} does not work with a KV cache of type {settings.cache_type}: {reason}.",
+            hint="Use another --kv (--kv-draft for the draft). f16 always works; quantized types need --flash-attn on.",
         )
     return OutOfMemory(
-        f"llama.cpp could not make a context of {settings.n_ctx} tokens for {model.path.name}: {reason}.",
+        f"llama.cpp could not create a context of {settings.n_ctx} tokens for {model.path.name}: {reason}.",
         hint="Use a smaller --ctx, or a smaller cache type (--kv q8_0).",
     )
 

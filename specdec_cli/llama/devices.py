@@ -1,4 +1,4 @@
-"""The devices that llama.cpp sees, their free memory, and devices of other machines over RPC."""
+"""llama.cpp's devices, their free memory, and devices of other machines over RPC."""
 
 import ctypes
 import socket
@@ -63,8 +63,8 @@ def devices_named(names: tuple[str, ...]) -> list[Device]:
     missing = [n for n in names if n.lower() not in known]
     if missing:
         raise UsageError(
-            f"There is no device {missing[0]!r}.",
-            hint=f"This build and machine have: {', '.join(d.name for d in known.values())}.",
+            f"Unknown device: {missing[0]!r}.",
+            hint=f"Available devices: {', '.join(d.name for d in known.values())}.",
         )
     return [known[n.lower()] for n in names]
 
@@ -101,13 +101,13 @@ def _check_it_answers(endpoint: str) -> None:
     """llama.cpp ends the process when nobody answers."""
     host, _, port = endpoint.rpartition(":")
     if not host or not port.isdigit():
-        raise UsageError(f"--rpc cannot be {endpoint!r}.", hint="Give host:port, such as 192.168.0.2:50052.")
+        raise UsageError(f"Invalid --rpc: {endpoint!r}.", hint="Give host:port, such as 192.168.0.2:50052.")
     try:
         socket.create_connection((host, int(port)), timeout=5).close()
     except (OSError, OverflowError) as error:
         reason = getattr(error, "strerror", None) or error
         raise ModelError(
-            f"No RPC server answers at {endpoint}: {reason}.", hint="Start it there and check host and port."
+            f"No RPC server answers at {endpoint}: {reason}.", hint="Start one there, and check host and port."
         ) from error
 
 

@@ -46,7 +46,7 @@ class LlamaGrammar:
         if not first:
             reason = next((line for line in said if "error parsing grammar: " in line), None)
             reason = reason.partition("error parsing grammar: ")[2] if reason else log.reason() or "no reason given"
-            raise UsageError(f"The grammar cannot be used: {reason}.", hint="It must be GBNF with a rule for root.")
+            raise UsageError(f"The grammar cannot be used: {reason}.", hint="It must be valid GBNF with a root rule.")
         self._states[0] = first
 
     def begin(self, prompt: Sequence[int]) -> None:
@@ -93,7 +93,7 @@ class LlamaGrammar:
         if state is None:
             return None
         if not _allowed(state, np.array([token]))[0]:  # llama.cpp would end the process
-            raise DecodeFailed("The text has left its grammar.", hint="Please report this with the command.")
+            raise DecodeFailed("The text no longer follows the grammar.", hint="Please report this with the command.")
         if token in self._end_tokens:
             return None
         clone = llama_cpp.llama_sampler_clone(state)

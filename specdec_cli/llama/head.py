@@ -1,4 +1,4 @@
-"""A trained head's context beside that of its target, and how much of the text it has read.
+"""The context of a trained head, next to its target's, and how much of the text it has read.
 
 The calls to llama.cpp are those of its common/speculative.cpp. That hidden states are read when a draft is asked
 for, and those of rejected tokens never, is ours.
@@ -196,7 +196,7 @@ class LlamaHead:
         log.start_afresh()
         raise DecodeFailed(
             f"llama.cpp could not evaluate a head's batch (status {status}): {reason}.",
-            hint="Run again with --log FILE for all that llama.cpp says.",
+            hint="Run again with --log FILE to see llama.cpp's messages.",
         )
 
     def _logits(self, row: int) -> NDArray[np.float32]:
@@ -249,10 +249,11 @@ def _cannot_open(model: LlamaModel, settings: ContextSettings) -> SpecdecError:
     reason = log.reason() or "no reason given"
     if "alloc" in reason or "memory" in reason:
         return OutOfMemory(
-            f"llama.cpp could not make a context of {settings.n_ctx} tokens for the head {model.path.name}: {reason}.",
+            f"llama.cpp could not create a context of {settings.n_ctx} tokens for the head {model.path.name}: "
+            f"{reason}.",
             hint="Use a smaller --ctx-draft, or --draft ngram.",
         )
     return ModelError(
-        f"llama.cpp cannot run the head {model.path.name} beside this target: {reason}.",
+        f"llama.cpp cannot run the head {model.path.name} with this target: {reason}.",
         hint="Use the head that was trained with this target, or --draft ngram.",
     )

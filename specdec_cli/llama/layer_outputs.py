@@ -1,4 +1,4 @@
-"""What a model's layers hand on to each other, read while llama.cpp computes."""
+"""Reads the outputs of a model's layers while llama.cpp computes."""
 
 import ctypes
 import re
@@ -35,7 +35,7 @@ def layer_outputs(model: LlamaModel, tokens: Sequence[int], *, threads: int) -> 
     params.cb_eval = callback = llama_cpp.ggml_backend_sched_eval_callback(reader.see)
     context = llama_cpp.llama_init_from_model(model.handle, params)
     if not context:
-        raise OutOfMemory(f"A context of {len(tokens)} tokens could not be made.", hint="Free some memory.")
+        raise OutOfMemory(f"Could not create a context of {len(tokens)} tokens.", hint="Free some memory.")
     batch = llama_cpp.llama_batch_init(len(tokens), 0, 1)
     try:
         batch.n_tokens = len(tokens)

@@ -1,4 +1,4 @@
-"""llama.cpp's log: to a file if asked, its last lines kept to explain a failure, never to the terminal."""
+"""llama.cpp's log: written to a file on request, never to the terminal; the last lines explain failures."""
 
 import ctypes
 import re

@@ -1,4 +1,4 @@
-"""A loaded GGUF model: its facts, its tokenizer, and the reasons why one does not load."""
+"""A loaded GGUF model: facts, tokenizer, and reasons for load failures."""
 
 import ctypes
 import os
@@ -97,7 +97,7 @@ class LlamaModel:
             return
         self.close()
         raise ModelError(
-            f"{self.path.name} is {kind}; it cannot write text token by token.",
+            f"{self.path.name} is {kind}, which cannot generate text token by token.",
             hint="Use a decoder-only language model.",
         )
 
@@ -227,8 +227,8 @@ class LlamaModel:
         if kind == "SPM" and not any(attr & llama_cpp.LLAMA_TOKEN_ATTR_BYTE for attr in attrs):
             # llama.cpp ends the process when it meets a character that no token covers.
             raise ModelError(
-                f"{self.path.name} has a tokenizer without byte tokens: llama.cpp cannot encode every text with it.",
-                hint="Convert the model again with a current llama.cpp, or use another.",
+                f"The tokenizer of {self.path.name} has no byte tokens, so llama.cpp cannot encode every text with it.",
+                hint="Convert the model again with a current llama.cpp, or use another model.",
             )
         return Vocabulary(
             name=self.path.name,
@@ -283,8 +283,8 @@ def _set_devices(params: Any, settings: ModelSettings) -> list[object]:
         most = llama_cpp.llama_max_devices()
         if len(settings.tensor_split) > most:
             raise UsageError(
-                f"--tensor-split has {len(settings.tensor_split)} shares; llama.cpp knows at most {most} devices.",
-                hint="Give one number for each GPU.",
+                f"--tensor-split has {len(settings.tensor_split)} values; llama.cpp supports at most {most} devices.",
+                hint="Give one number per GPU.",
             )
         split = (ctypes.c_float * most)(*settings.tensor_split)
         params.tensor_split = split
@@ -309,17 +309,17 @@ def _load_error(path: Path) -> ModelError:
     if re.search(r"alloc|out of memory|mlock", reason, re.IGNORECASE):
         return OutOfMemory(
             f"{path.name} does not fit in memory: {reason}.",
-            hint="Use a smaller quantisation, offload fewer layers (--ngl), or close other programs.",
+            hint="Use a smaller quantization, offload fewer layers (--ngl), or close other programs.",
         )
     if "unknown model architecture" in reason:
-        hint = "Update llama-cpp-python; if that does not help, llama.cpp does not know this model yet."
+        hint = "Update llama-cpp-python. If that does not help, llama.cpp does not support this model yet."
     elif re.search(r"tensor '.*' not found", reason):
-        hint = "The file has no weights (only a tokenizer), or not all of them; use the whole model."
+        hint = "The file has no weights (only a tokenizer), or not all of them. Use the complete model."
     elif re.search(r"within the file|corrupt|truncat|failed to read|incomplete|remaining file size", reason):
-        hint = "The file seems to be cut short or damaged; fetch it again."
+        hint = "The file seems to be truncated or damaged. Download it again."
     else:
-        hint = "Run again with --log FILE for all that llama.cpp says."
-    return ModelError(f"{path.name} does not load: {reason}.", hint=hint)
+        hint = "Run again with --log FILE to see llama.cpp's messages."
+    return ModelError(f"Cannot load {path.name}: {reason}.", hint=hint)
 
 
 def _id_or_none(token: int) -> int | None:

@@ -1,4 +1,4 @@
-"""llama.cpp in a process of its own: it ends its process over some files, and some of its calls never return."""
+"""Runs llama.cpp in a separate process, because it can crash or hang."""
 
 import re
 import signal
@@ -14,7 +14,7 @@ from specdec_cli.llama.log import capture_log, log
 Args = ParamSpec("Args")
 T = TypeVar("T")
 
-DAMAGED = "The file is damaged or made up; use another. --log FILE keeps all that llama.cpp said."
+DAMAGED = "The file is damaged or invalid. Use another; --log FILE saves llama.cpp's messages."
 _STEP = "\x1e"
 """Begins a line that says what is done next."""
 _KILLED = -9
@@ -56,12 +56,12 @@ class Apart:
         reason = _last_words(words)
         if status == _KILLED or _NO_MEMORY.search(reason):
             return OutOfMemory(
-                f"There was not enough memory for {self._step(words)} ({reason or _name_of(status)}).",
+                f"Not enough memory for {self._step(words)} ({reason or _name_of(status)}).",
                 hint="Use a smaller model, or close other programs.",
             )
         if died.was_too_slow and self._patience is not None:
             return ModelError(
-                f"llama.cpp did not finish {self._step(words)} within {self._patience:.0f} seconds of computing.",
+                f"llama.cpp did not finish {self._step(words)} within {self._patience:.0f} seconds of CPU time.",
                 hint=self._hint,
             )
         what = f"llama.cpp crashed while {self._step(words)} ({_name_of(status)})"

@@ -72,7 +72,7 @@ def change(source: Path, target: Path, changes: Changes, *, threads: int) -> Non
         _quantize(source, matrix, Changes("Q8_0", embedding, all_but_one), threads)
         with_tensor(whole, matrix, _EMBEDDING, "output.weight", target)
     except OSError as error:
-        raise ModelError(f"{target} cannot be written: {error.strerror}.", hint="Check free disk space.") from error
+        raise ModelError(f"Cannot write {target}: {error.strerror}.", hint="Check free disk space.") from error
     finally:
         whole.unlink(missing_ok=True)
         matrix.unlink(missing_ok=True)

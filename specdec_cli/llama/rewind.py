@@ -1,4 +1,4 @@
-"""How the end of a sequence is taken back, by the kind of memory a model has.
+"""Undoing tokens at the end of a sequence, by the kind of memory a model has.
 
 Keys and values of attention can be cropped anywhere. A recurrent layer has one state, which each token changes for
 good: what it was before must have been kept. llama.cpp has two means (llama-memory-recurrent.cpp):

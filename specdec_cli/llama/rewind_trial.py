@@ -1,4 +1,4 @@
-"""Whether a context really goes back the way it was opened for: llama.cpp may refuse, or say yes and be wrong."""
+"""Tests whether a context can really undo tokens: llama.cpp may refuse, or claim success and be wrong."""
 
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""llama.cpp's batch for what is not tokens alone."""
+"""llama.cpp batches that hold embeddings."""
 
 import ctypes
 from collections.abc import Sequence

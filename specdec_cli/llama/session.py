@@ -240,7 +240,7 @@ class LlamaSession:
     def _check(self, tokens: Sequence[int], n_last: int) -> None:
         if not 1 <= n_last <= min(len(tokens), self._settings.max_rows):
             raise UsageError(
-                f"{n_last} rows were asked for; this context gives 1 to {min(len(tokens), self._settings.max_rows)}.",
+                f"{n_last} rows were requested; this context gives 1 to {min(len(tokens), self._settings.max_rows)}.",
                 hint="Use a shorter draft (-k).",
             )
         if len(tokens) > self.n_ctx:
@@ -296,7 +296,7 @@ class LlamaSession:
         log.start_afresh()  # the next failure has a reason of its own
         raise DecodeFailed(
             f"llama.cpp could not evaluate a batch (status {status}): {reason}.",
-            hint="Run again with --log FILE for all that llama.cpp says.",
+            hint="Run again with --log FILE to see llama.cpp's messages.",
         )
 
     def _rows(self, n: int) -> Logits:
@@ -304,7 +304,9 @@ class LlamaSession:
         address = _logits_address(self._context)
         if address != self._buffer_address:
             if not address:
-                raise DecodeFailed("llama.cpp has no logits after a pass.", hint="Run again with --log FILE.")
+                raise DecodeFailed(
+                    "llama.cpp returned no logits.", hint="Run again with --log FILE to see llama.cpp's messages."
+                )
             shape = (self._settings.max_rows + self._settings.branches, self.n_vocab)
             buffer = (ctypes.c_float * (shape[0] * shape[1])).from_address(address)
             self._buffer, self._buffer_address = np.ctypeslib.as_array(buffer).reshape(shape), address

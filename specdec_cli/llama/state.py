@@ -1,4 +1,4 @@
-"""What a context has in memory of its one text, as bytes."""
+"""The state of a context as bytes."""
 
 import ctypes
 from typing import Any

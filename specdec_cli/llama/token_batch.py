@@ -1,4 +1,4 @@
-"""What one pass evaluates, in llama.cpp's arrays: tokens of the text, and a tree of others beside them."""
+"""The batch of one pass, in llama.cpp's arrays: tokens of the text, and a tree of guesses next to them."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""A tokenizer read in a process of its own: llama.cpp ends the process over some files that were made to."""
+"""Reads a tokenizer in a separate process, because some files crash llama.cpp."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Files that were never opened here before are opened in a process of their own first.
+"""Opens new files in a separate process first.
 
 llama.cpp checks much of a file with assertions, and dies of one that fails; no list of them will ever be whole. So a
 child opens the file as it is going to be opened, and computes with it. What it survived is remembered.
@@ -153,7 +153,7 @@ def _open(trial: Trial, threads: int, stack: ExitStack, *, computes: bool) -> No
         step(f"evaluating {len(tokens)} token{'s' * (len(tokens) > 1)} with {name}")
         _pass(context, tokens[: settings.n_ctx - n_past], n_past, every_row=settings.max_rows > 1)
     if model.has_states:
-        step(f"taking tokens back from {name}")
+        step(f"undoing tokens with {name}")
         stack.enter_context(LlamaSession(model, settings))
 
 

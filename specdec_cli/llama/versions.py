@@ -1,4 +1,4 @@
-"""Which llama.cpp this is."""
+"""The versions of llama.cpp and its binding."""
 
 import llama_cpp
 

@@ -1,4 +1,4 @@
-"""Single matrices of a GGUF file as numbers, unpacked by llama.cpp's own code."""
+"""Single matrices of a GGUF file, dequantized by llama.cpp's own code."""
 
 import ctypes
 from pathlib import Path
@@ -37,7 +37,7 @@ def output_matrix(path: Path) -> NDArray[np.float32]:
     for name in ("output.weight", "token_embd.weight"):
         if name in found:
             return _unpacked(*found[name])
-    raise ModelError(f"{path.name} has no output matrix.", hint="Use the whole model.")
+    raise ModelError(f"{path.name} has no output matrix.", hint="Use the complete model.")
 
 
 def _unpacked(path: Path, tensor: TensorInfo) -> NDArray[np.float32]:
@@ -49,7 +49,8 @@ def _unpacked(path: Path, tensor: TensorInfo) -> NDArray[np.float32]:
     to_float = traits(TYPE_NUMBERS[tensor.type]).contents.to_float
     if not to_float:
         raise ModelError(
-            f"{path.name} has {tensor.name} as {tensor.type}, which cannot be unpacked.", hint="Use another format."
+            f"{tensor.name} in {path.name} has type {tensor.type}, which cannot be dequantized.",
+            hint="Use another format.",
         )
     matrix = np.empty((n_vocab, n_embd), np.float32)
     _TO_FLOAT(to_float)(packed.ctypes.data, matrix.ctypes.data, matrix.size)

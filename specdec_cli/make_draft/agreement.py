@@ -1,4 +1,4 @@
-"""What a draft model's choices at every position of a text say about drafting with it, for every draft length at once.
+"""Estimates acceptance for every draft length from a draft model's choices along a text.
 
 With shared noise a draft token stands while it is the target's own, so up to its first mistake a draft stands before
 the target's own text. Whether the draft model chooses the text's token after each of its prefixes, which one pass over

@@ -285,13 +285,13 @@ def check_room(needed: Sequence[tuple[Path, int]]) -> None:
         free = shutil.disk_usage(there).free
         if n_bytes + SPARE_BYTES > free:
             raise DiskFull(
-                f"Making a draft takes {n_bytes / 1e9:.2f} GB and the disk of {there} has {free / 1e9:.2f} GB free.",
-                hint="Free some space, or set SPECDEC_CACHE (for the work) and --out to folders on another disk.",
+                f"Making a draft needs {n_bytes / 1e9:.2f} GB, but the disk of {there} has {free / 1e9:.2f} GB free.",
+                hint="Free some space, or put SPECDEC_CACHE (work files) and --out on another disk.",
             )
 
 
 def _unwritable(folder: Path, error: OSError) -> UsageError:
     return UsageError(
-        f"{folder} cannot be written: {error.strerror}.",
-        hint="Name another place with --out, or set SPECDEC_CACHE to a folder that can be written.",
+        f"Cannot write to {folder}: {error.strerror}.",
+        hint="Give another --out, or set SPECDEC_CACHE to a writable folder.",
     )

@@ -1,4 +1,4 @@
-"""Which layers of a model can be left out with the least harm.
+"""Which layers of a model can be dropped with the least harm.
 
 A layer that hardly turns the residual stream is hardly missed. How far apart the stream is before and after a block of
 layers, as an angle at each token, orders the blocks of a length (Gromov et al., "The unreasonable ineffectiveness of

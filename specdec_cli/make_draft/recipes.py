@@ -24,7 +24,7 @@ _LAYER = re.compile(r"blk\.(\d+)\.")
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """How a draft is made: None leaves a format as it is. `output` is that of the output matrix, which is the token
+    """How a draft is made: None leaves a format unchanged. `output` is that of the output matrix, which is the token
     embedding where the model has none of its own; `own_output` gives it one, and the embedding stays what it is.
     `without` are layers to leave out, ascending."""
 
@@ -44,9 +44,9 @@ class Recipe:
     def __str__(self) -> str:
         words = [self.file_type] if self.file_type else []
         words += [f"output {self.output}"] if self.output else []
-        words += [f"an output of its own {self.own_output}"] if self.own_output else []
+        words += [f"separate output {self.own_output}"] if self.own_output else []
         words += [f"without layers {spans(self.without)}"] if self.without else []
-        return ", ".join(words) or "as it is"
+        return ", ".join(words) or "unchanged"
 
     def changes(self, tensors: Sequence[TensorInfo]) -> Changes:
         """What the quantiser is to do with a model of these tensors."""

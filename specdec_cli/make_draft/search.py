@@ -1,4 +1,4 @@
-"""The search for a draft that a model can be given from itself, and what is written down about the one found."""
+"""The search for the best draft made from the target, and the metadata written into it."""
 
 import hashlib
 import json

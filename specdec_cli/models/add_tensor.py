@@ -1,4 +1,4 @@
-"""A GGUF file with one tensor more, the rest of it byte for byte as it was."""
+"""Adds one tensor to a GGUF file and keeps the rest byte for byte."""
 
 import struct
 from pathlib import Path

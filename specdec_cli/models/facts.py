@@ -1,4 +1,4 @@
-"""From a model's GGUF headers to what its memory depends on."""
+"""The facts of a model that memory depends on, from its GGUF headers."""
 
 import math
 import re

@@ -1,4 +1,4 @@
-"""The header of a GGUF file: everything before the weights, from a disk or piece by piece from afar.
+"""Reads GGUF headers (everything before the weights), from disk or by ranges over a network.
 
 Nothing in a header is believed before it is checked: counts and lengths are held against the size of the
 file and against limits far above any real model, so that a hostile file costs neither time nor memory.
@@ -141,21 +141,21 @@ def read_gguf(path: Path) -> GgufHeader:
             return parse_gguf(read, size, path.name)
     except OSError as error:
         raise ModelError(
-            f"{path} cannot be read: {error.strerror}.", hint="Check the path and its permissions."
+            f"Cannot read {path}: {error.strerror}.", hint="Check the path and its permissions."
         ) from error
 
 
 def check_is_gguf(path: Path) -> None:
     """Settle in words what cannot be a model at all. Raises ModelError."""
     if os.path.isdir(path):
-        raise ModelError(f"{path} is not a file.", hint="Name the .gguf file itself.")
+        raise ModelError(f"{path} is not a file.", hint="Give the .gguf file itself.")
     try:
         with path.open("rb") as file:
             magic = file.read(4)
     except FileNotFoundError as error:
-        raise ModelError(f"There is no file {path}.", hint="Check the path, or use a preset's name.") from error
+        raise ModelError(f"File not found: {path}.", hint="Check the path, or use a preset.") from error
     except OSError as error:
-        raise ModelError(f"{path} cannot be read: {error.strerror}.", hint="Check its permissions.") from error
+        raise ModelError(f"Cannot read {path}: {error.strerror}.", hint="Check its permissions.") from error
     if magic != MAGIC:
         raise _not_gguf(str(path), magic)
 
@@ -203,8 +203,8 @@ class _Parser:
         version = self._number(_U32)
         if version not in (2, 3):
             swapped = int.from_bytes(version.to_bytes(4, "little"), "big")
-            kind = "is written for big-endian machines" if swapped in (2, 3) else f"has GGUF version {version}"
-            raise self._bad(f"{kind}, which this program does not read", damaged=False)
+            kind = "is for big-endian machines" if swapped in (2, 3) else f"has GGUF version {version}"
+            raise self._bad(f"{kind}, which specdec cannot read", damaged=False)
         n_tensors = self._count(MAX_TENSORS, "tensors", at_least=24)
         n_keys = self._count(MAX_KEYS, "keys", at_least=13)
         metadata = self._metadata(n_keys)
@@ -212,12 +212,12 @@ class _Parser:
         infos = [self._tensor() for _ in range(n_tensors)]
         alignment = metadata.get("general.alignment", 32)
         if not isinstance(alignment, int) or not 8 <= alignment <= 1 << 16 or alignment & (alignment - 1):
-            raise self._bad(f"wants its weights aligned to {alignment!r}")
+            raise self._bad(f"has an invalid weight alignment ({alignment!r})")
         n_bytes = self._at
         begin = -(-n_bytes // alignment) * alignment
         tensors = tuple(self._placed(info, begin, alignment) for info in infos)
         if len({t.name for t in tensors}) != len(tensors):
-            raise self._bad("names a tensor twice")
+            raise self._bad("has a duplicate tensor name")
         header = GgufHeader(version, metadata, tensors, n_metadata_bytes, n_bytes, self._size)
         self._check_tokenizer(metadata)
         return header
@@ -227,12 +227,12 @@ class _Parser:
         for _ in range(n_keys):
             key = self._text(limit=65535)
             if key in metadata or "\0" in key:  # for llama.cpp a key ends there
-                raise self._bad(f"holds the key {key!r} twice" if key in metadata else f"holds the key {key!r}")
+                raise self._bad(f"has the key {key!r} twice" if key in metadata else f"holds the key {key!r}")
             metadata[key] = self._value(self._number(_U32), key)
         if _is_later_part(metadata):
             return metadata  # only the first part of a split model says what it is
         if not isinstance(metadata.get("general.architecture"), str):
-            raise self._bad("does not say of which architecture it is")
+            raise self._bad("has no architecture key")
         n_layers = metadata.get(f"{metadata['general.architecture']}.block_count", 1)
         if type(n_layers) is not int or not 0 < n_layers <= MAX_LAYERS:
             raise self._bad(f"claims {str(n_layers)[:20]} layers")
@@ -244,7 +244,7 @@ class _Parser:
         if kind == _ARRAY:
             return self._array(key)
         if kind not in _SCALARS:
-            raise self._bad(f"gives {key!r} a value of unknown type {kind}")
+            raise self._bad(f"has a value of unknown type {kind} for {key!r}")
         return self._number(_SCALARS[kind])
 
     def _array(self, key: str) -> tuple[Any, ...] | ArrayInfo:
@@ -254,7 +254,7 @@ class _Parser:
             self._strings(length, key)
             return array
         if kind not in _SCALARS:
-            raise self._bad(f"gives {key!r} an array of unknown type {kind}")
+            raise self._bad(f"has an array of unknown type {kind} for {key!r}")
         item, begin = _SCALARS[kind], self._at
         self._step(length * item.size)
         if length > MAX_LISTED or self._n_listed + length > MAX_LISTED_IN_ALL:
@@ -286,7 +286,7 @@ class _Parser:
         name = self._text(limit=MAX_NAME)
         n_dimensions = self._number(_U32)
         if n_dimensions > MAX_DIMENSIONS:
-            raise self._bad(f"gives the tensor {name!r} {n_dimensions} dimensions")
+            raise self._bad(f"has a tensor {name!r} with {n_dimensions} dimensions")
         shape = tuple(self._number(_U64) for _ in range(n_dimensions))
         return name, shape, self._number(_U32), self._number(_U64)
 
@@ -296,10 +296,10 @@ class _Parser:
         type_name, block, block_bytes = TENSOR_TYPES.get(kind, (f"format {kind}", 1, 0))
         n_elements = math.prod(shape)
         if not n_elements or (shape and shape[0] % block) or offset % alignment:
-            raise self._bad(f"gives the tensor {name!r} an impossible shape or place")
+            raise self._bad(f"has a tensor {name!r} with an impossible shape or offset")
         n_bytes = n_elements // block * block_bytes
         if begin + offset + n_bytes > self._size:
-            raise self._bad(f"ends before its tensor {name!r} does ({self._size:,} bytes)")
+            raise self._bad(f"ends before the end of its tensor {name!r} ({self._size:,} bytes)")
         return TensorInfo(name, shape, type_name, begin + offset, n_bytes)
 
     def _check_tokenizer(self, metadata: Mapping[str, Any]) -> None:
@@ -311,7 +311,7 @@ class _Parser:
         for name, kinds in (("token_type", (_INT32,)), ("scores", (_INT32, _FLOAT32))):
             key = f"tokenizer.ggml.{name}"
             if key in metadata and (n is None or self._length(key, kinds) != n):
-                raise self._bad(f"has a tokenizer whose {name} do not go with its tokens")
+                raise self._bad(f"has a tokenizer whose {name} do not match its tokens")
         if n is not None and metadata.get("tokenizer.ggml.model") == _SENTENCEPIECE:
             self._check_byte_tokens()
 
@@ -320,7 +320,7 @@ class _Parser:
         n = sum(not self._tokens & {hash(b"<0x%02X>" % byte), hash(bytes([byte]))} for byte in range(256))
         if n:
             which = "byte tokens" if n == 256 else f"{n} of its byte tokens"
-            raise self._bad(f"has a tokenizer without {which}: llama.cpp cannot encode every text with it")
+            raise self._bad(f"has a tokenizer without {which}, so llama.cpp cannot encode every text")
 
     def _length(self, key: str, kinds: tuple[int, ...]) -> int | None:
         """Length of the array, if there is one of these types under this key."""
@@ -331,7 +331,7 @@ class _Parser:
         n = self._number(_U64)
         self._n_text += n
         if n > limit or self._n_text > MAX_TEXT_BYTES:
-            raise self._bad(f"holds a text of {n:,} bytes")
+            raise self._bad(f"has a string of {n:,} bytes")
         return self._take(n).decode("utf-8", "replace")
 
     def _count(self, limit: int, what: str, *, at_least: int) -> int:
@@ -369,11 +369,11 @@ class _Parser:
         target = min(max(stop, 2 * have, _FIRST_READ), self._size, MAX_HEADER_BYTES)
         self._data += self._read(have, target)
         if len(self._data) < stop:
-            raise self._bad(f"ends inside its header ({len(self._data):,} bytes came)")
+            raise self._bad(f"ends inside its header ({len(self._data):,} bytes received)")
         return self._data
 
     def _bad(self, what: str, *, damaged: bool = True) -> ModelError:
-        hint = "The file is damaged, cut short or made up; fetch it again." if damaged else "Use another file."
+        hint = "The file is damaged, truncated or invalid. Download it again." if damaged else "Use another file."
         return ModelError(f"{self._name} {what}.", hint=hint)
 
 
@@ -386,7 +386,7 @@ def _is_later_part(metadata: Mapping[str, Any]) -> bool:
 def _not_gguf(name: str, magic: bytes) -> ModelError:
     return ModelError(
         f"{name} is not a GGUF file (it begins with {magic.decode('latin-1')!r}).",
-        hint="A web page or a half download may have been saved under this name; fetch it again.",
+        hint="A web page or a partial download may have been saved under this name. Download it again.",
     )
 
 

@@ -1,4 +1,4 @@
-"""What llama.cpp takes for granted of a trained head's tensors and figures: wrong ones end the process."""
+"""Checks what llama.cpp assumes about a trained head's tensors and metadata; wrong values crash it."""
 
 import struct
 from collections.abc import Sequence
@@ -40,14 +40,17 @@ def check_shape(header: GgufHeader, name: str) -> None:
     scaling = header.metadata.get(f"{header.architecture}.rope.scaling.type", "none")
     wrong = [
         (header.architecture == "eagle3" and n_layers != 1, f"has {n_layers} layers; an EAGLE-3 head has 1"),
-        (not n_head or not n_kv or n_head % n_kv != 0, f"has {n_head} heads of attention on {n_kv} of keys"),
+        (not n_head or not n_kv or n_head % n_kv != 0, f"has {n_head} attention heads for {n_kv} key-value heads"),
         (not keys or keys != values, f"has keys of size {keys} and values of size {values}"),
-        (not 0 < turned <= keys or turned % 2 != 0, f"turns {turned} numbers of keys of size {keys}"),
-        (header.number("nextn_predict_layers") > 0, "has layers for further tokens (MTP), as no such head has"),
-        (header.number("embedding_length_out", n_embd) != n_embd, "gives states of another width than its own"),
-        (not isinstance(epsilon, float) or not 0 <= epsilon < 1, f"adds {epsilon} to what it takes the root of"),
-        (scaling not in _ROPE_SCALINGS, f"stretches positions in an unknown way ({str(scaling)[:20]!r})"),
-        (header.number("expert_count") + header.number("expert_used_count") > 0, "has experts, as no such head has"),
+        (not 0 < turned <= keys or turned % 2 != 0, f"rotates {turned} dimensions of keys of size {keys}"),
+        (header.number("nextn_predict_layers") > 0, "has MTP layers, which this kind of head cannot have"),
+        (header.number("embedding_length_out", n_embd) != n_embd, "outputs hidden states of a different width"),
+        (not isinstance(epsilon, float) or not 0 <= epsilon < 1, f"has an invalid norm epsilon ({epsilon})"),
+        (scaling not in _ROPE_SCALINGS, f"has an unknown RoPE scaling ({str(scaling)[:20]!r})"),
+        (
+            header.number("expert_count") + header.number("expert_used_count") > 0,
+            "has experts, which this kind of head cannot have",
+        ),
     ]
     for is_wrong, what in wrong:
         if is_wrong:
@@ -83,16 +86,16 @@ def check_ends(headers: Headers, target: Headers, name: str, file: Path | None) 
         output = embedding
     if embedding is None or output is None:
         what = "token embeddings" if embedding is None else "output matrix"
-        check_vocabulary(header, target[0], name, f"borrows its {what} from the target but ")
+        check_vocabulary(header, target[0], name, f"shares the {what} of the target but ")
         if n_embd != target[0].number("embedding_length") or "token_embd.weight" not in theirs:
             raise other_target(
-                f"{name} has no {what} of its own and is {n_embd} wide, so it cannot use those of this target "
+                f"{name} has no {what} of its own and is {n_embd} wide, so it cannot share those of this target "
                 f"({target[0].number('embedding_length')} wide)."
             )
         embedding = embedding or theirs["token_embd.weight"]
         output = output or theirs.get("output.weight", theirs["token_embd.weight"])
     if _n_rows(embedding) < n_tokens:
-        raise ModelError(f"{name} has embeddings of {_n_rows(embedding)} tokens, not of {n_tokens}.", hint=DAMAGED)
+        raise ModelError(f"{name} has embeddings for {_n_rows(embedding)} tokens, not {n_tokens}.", hint=DAMAGED)
     n_drafted = n_tokens if d2t is None else d2t.shape[0]
     if _n_rows(output) != n_drafted:
         raise ModelError(
@@ -100,7 +103,7 @@ def check_ends(headers: Headers, target: Headers, name: str, file: Path | None) 
         )
     if d2t is not None:
         if d2t.type != "I64" or len(d2t.shape) != 1 or d2t not in headers[0].tensors:
-            raise ModelError(f"{name} has a table of its tokens (d2t) of the wrong kind.", hint=DAMAGED)
+            raise ModelError(f"{name} has a token table (d2t) of the wrong type.", hint=DAMAGED)
         if file is not None:
             _check_d2t(d2t, n_tokens, file)
 
@@ -112,13 +115,13 @@ def _check_d2t(d2t: TensorInfo, n_tokens: int, path: Path) -> None:
         ids = struct.unpack(f"<{d2t.shape[0]}q", file.read(d2t.n_bytes))
     if not 0 <= min(ids) <= max(ids) < n_tokens:
         raise other_target(
-            f"{path.name} drafts token {min(ids) if min(ids) < 0 else max(ids)}, and there are {n_tokens}."
+            f"{path.name} drafts token {min(ids) if min(ids) < 0 else max(ids)}, but there are {n_tokens}."
         )
 
 
 def check_vocabulary(header: GgufHeader, target: GgufHeader, name: str, why: str = "") -> None:
     if n_tokens_of(header) != n_tokens_of(target):
-        raise other_target(f"{name} {why}knows {n_tokens_of(header):,} tokens, and the target {n_tokens_of(target):,}.")
+        raise other_target(f"{name} {why}has {n_tokens_of(header):,} tokens; the target has {n_tokens_of(target):,}.")
 
 
 def check_same(what: str, ours: int, theirs: int, name: str) -> None:

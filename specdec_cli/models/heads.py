@@ -112,9 +112,9 @@ def refuse_as_target(headers: Headers, name: str) -> None:
         _refuse_encoder(headers[0], name)
         return
     raise ModelError(
-        f"{name} is a trained head ({kind or headers[0].architecture}), which drafts for the model it was trained "
-        "with and cannot write text alone.",
-        hint="Give that model first and this file with --draft.",
+        f"{name} is a trained head ({kind or headers[0].architecture}), which drafts for the model it was "
+        "trained with and cannot generate text on its own.",
+        hint="Give that model as MODEL and this file with --draft.",
     )
 
 
@@ -124,8 +124,8 @@ def _refuse_encoder(header: GgufHeader, name: str) -> None:
     if is_causal and header.architecture not in ("t5", "t5encoder"):
         return
     raise ModelError(
-        f"{name} is an encoder, encoder-decoder or diffusion model ({header.architecture}); it cannot write text token "
-        "by token.",
+        f"{name} is an encoder, encoder-decoder or diffusion model ({header.architecture}), which cannot "
+        "generate text token by token.",
         hint="Use a decoder-only language model.",
     )
 
@@ -157,12 +157,10 @@ def own_head(target: Headers, name: str) -> HeadFacts:
 def described(head: HeadFacts, name: str) -> str:
     """What a head is, in a line for the user."""
     if head.kind == "mtp":
-        where = (
-            "the target's own layers for further tokens" if head.is_own else f"{name} holds such layers for the target"
-        )
+        where = "the target's own MTP layers" if head.is_own else f"{name} has MTP layers for the target"
         return f"head: {head.kind}, {where}"
     layers = ", ".join("last" if i == OUTPUT_STATE else str(i) for i in head.layers)
-    block = f", at most {head.longest} tokens at once" if head.longest else ""
+    block = f", at most {head.longest} tokens per draft" if head.longest else ""
     return f"head: {name} is a trained head ({head.kind}), reads layers {layers} of the target{block}"
 
 
@@ -202,18 +200,16 @@ def _mtp(headers: Headers, target: Headers, name: str, *, is_own: bool) -> HeadF
     architecture = target[0].architecture
     if not n_nextn:
         raise ModelError(
-            f"{name} has no layers that predict further tokens (MTP, NextN).",
-            hint="Use a file that was converted with them, or a draft model.",
+            f"{name} has no multi-token prediction layers (MTP, NextN).",
+            hint="Use a file converted with them, or a draft model.",
         )
     if header.architecture != architecture:
-        raise other_target(
-            f"{name} is a head for the architecture {header.architecture}; the target's is {architecture}."
-        )
+        raise other_target(f"{name} is a head for {header.architecture}; the target is {architecture}.")
     if architecture not in _HAS_MTP_GRAPH:
         raise ModelError(f"llama.cpp cannot run the MTP layers of the architecture {architecture}.", hint=_OTHER_DRAFT)
     if n_nextn > 1 and architecture not in _SEVERAL_MTP_LAYERS:
         raise ModelError(
-            f"{name} has {n_nextn} MTP layers; for {architecture} llama.cpp can run one.", hint=_OTHER_DRAFT
+            f"{name} has {n_nextn} MTP layers; llama.cpp supports one for {architecture}.", hint=_OTHER_DRAFT
         )
     names = {tensor.name for tensor in tensors_of(headers)}
     first = header.number("block_count") - n_nextn
@@ -225,7 +221,7 @@ def _mtp(headers: Headers, target: Headers, name: str, *, is_own: bool) -> HeadF
     ]
     if first < 0 or missing:
         what = f"lacks {missing[0]}" if missing else "has more MTP layers than layers"
-        raise ModelError(f"{name} promises MTP layers but {what}.", hint="Use a file that was converted with them.")
+        raise ModelError(f"{name} declares MTP layers but {what}.", hint="Use a file converted with them.")
     check_same("hidden size", header.number("embedding_length"), target[0].number("embedding_length"), name)
     check_vocabulary(header, target[0], name)
     if is_own:
@@ -258,7 +254,7 @@ def _layer_head(kind: Kind, headers: Headers, target: Headers, name: str, file: 
     check_shape(header, name)
     check_formats(headers, name)
     if not n_tokens_of(header):
-        raise ModelError(f"{name} says nothing of its vocabulary.", hint=DAMAGED)
+        raise ModelError(f"{name} has no vocabulary size.", hint=DAMAGED)
     if not has_tokenizer(header):
         check_vocabulary(header, target[0], name)
     check_ends(headers, target, name, file)
@@ -271,13 +267,12 @@ def _layers(kind: Kind, header: GgufHeader, target: GgufHeader, name: str) -> tu
     """The layers of the target that the head reads, all of which llama.cpp can tell."""
     layers = header.metadata.get(f"{header.architecture}.target_layers")
     if not isinstance(layers, tuple) or not layers or not all(isinstance(i, int) for i in layers):
-        raise ModelError(f"{name} does not say which layers of its target it reads.", hint=DAMAGED)
+        raise ModelError(f"{name} does not say which target layers it reads.", hint=DAMAGED)
     if kind == "eagle3" and len(layers) != 3:
         raise ModelError(f"{name} reads {len(layers)} layers of its target; an EAGLE-3 head reads 3.", hint=DAMAGED)
     if target.architecture not in _TELLS_LAYERS:
         raise ModelError(
-            f"{name} reads hidden states inside its target, which llama.cpp does not tell for the architecture "
-            f"{target.architecture}.",
+            f"{name} reads hidden states of inner layers, which llama.cpp does not expose for {target.architecture}.",
             hint=_OTHER_DRAFT,
         )
     n_layers = target.number("block_count") - target.number("nextn_predict_layers")
@@ -291,13 +286,13 @@ def _layers(kind: Kind, header: GgufHeader, target: GgufHeader, name: str) -> tu
 def _block_head(kind: Kind, headers: Headers, layers: tuple[int, ...], name: str) -> HeadFacts:
     header = headers[0]
     if header.number("hyper_connection_count"):
-        raise ModelError(f"{name} is a DSpark head of DeepSeek V4's kind, which is not supported.", hint=_OTHER_DRAFT)
+        raise ModelError(f"{name} is a DSpark head of the DeepSeek V4 type, which is not supported.", hint=_OTHER_DRAFT)
     block, top_k = header.number("block_size", 0 if kind in ("dspark", "dflash2") else 16), 0
     mask = header.metadata.get("tokenizer.ggml.mask_token_id")
     if type(mask) is not int or not 0 <= mask < n_tokens_of(header):
-        raise ModelError(f"{name} does not say which token marks the places to fill (mask_token_id).", hint=DAMAGED)
+        raise ModelError(f"{name} has no mask token (mask_token_id).", hint=DAMAGED)
     if block < 2:
-        raise ModelError(f"{name} does not say how many tokens it drafts at once (block_size).", hint=DAMAGED)
+        raise ModelError(f"{name} has no block size (block_size).", hint=DAMAGED)
     windows = header.metadata.get("dflash.attention.sliding_window_pattern")
     if header.number("attention.sliding_window") and not (isinstance(windows, tuple) and any(windows)):
         raise ModelError(f"{name} has a sliding window but no layer that uses it.", hint=DAMAGED)

@@ -1,4 +1,4 @@
-"""How much memory a model will need, and how much of it goes along with its layers to a GPU. Arithmetic only.
+"""Estimates the memory of a model, and the share that moves to a GPU with its layers. Arithmetic only.
 
 The figures follow llama.cpp's own buffers (llama-model.cpp, llama-kv-cache.cpp, llama-context.cpp);
 scripts/benchmarks/memory.py holds them against the resident size of loaded models, docs/benchmarks.md has the result.

@@ -1,4 +1,4 @@
-"""Whether a draft speaks in the target's token ids, rule by rule.
+"""Compares the tokenizers of target and draft, rule by rule.
 
 The target's ids are fed to both models and every emitted token is the target's own, so a draft with other
 habits only drafts badly; a draft whose ids mean other text drafts nonsense. Hence:
@@ -136,16 +136,16 @@ def refusal(report: Report) -> VocabularyMismatch:
     first, *others = report.errors
     told = [first, *(f for f in others if f.rule == "token text")]
     others = [f for f in others if f not in told]
-    lines = [f"The tokenizer of {draft} (draft) is not that of {target} (target)."]
+    lines = [f"The tokenizer of {draft} (draft) differs from that of {target} (target)."]
     lines += [f"{_clause(report, f)}." for f in told]
     if others:
         lines.append(f"Also different: {', '.join(f'{f.rule} ({f.target} vs {f.draft})' for f in others)}.")
     hint = (
-        "Use a draft with the target's own tokenizer, usually a smaller model of the same family, or "
-        "--draft ngram, which needs no model. Drafts with another tokenizer are not available."
+        "Use a draft with the target's tokenizer, usually a smaller model of the same family, or --draft ngram, "
+        "which needs no model. Drafts with a different tokenizer are not supported."
     )
     if not {f.rule for f in report.errors} & {"vocabulary type", "token text", "token type", "size"}:
-        hint = f"The tokens are the same, so a newer conversion of the older file may fit. Otherwise: {hint}"
+        hint = f"The tokens are the same, so converting the older file again may help. Otherwise: {hint}"
     return VocabularyMismatch("\n".join(lines), hint=hint)
 
 
@@ -217,7 +217,7 @@ def _texts(target: Vocabulary, draft: Vocabulary) -> Iterator[Finding]:
         if a != b:
             found[_text_difference(target, draft, i)].append(i)
     what: dict[str, tuple[Severity, str]] = {
-        "text": ("error", f"of {n_shared:,} shared ids name different text"),
+        "text": ("error", f"of {n_shared:,} shared ids have different text"),
         "special": ("note", f"of {n_shared:,} shared ids differ, all special or unused"),
         "spelling": ("note", f"of {n_shared:,} shared ids spell the same text differently"),
     }
@@ -256,7 +256,7 @@ def _types(target: Vocabulary, draft: Vocabulary) -> Iterator[Finding]:
     bytes_ = [i for i in kinds if (target.attrs[i] ^ draft.attrs[i]) & _BYTE]
     others = [i for i in kinds if not (target.attrs[i] ^ draft.attrs[i]) & _BYTE]
     if bytes_:
-        text = f"of {n_shared:,} shared ids are a byte in one model only"
+        text = f"of {n_shared:,} shared ids are byte tokens in only one model"
         yield _about_tokens("token type", "error", text, bytes_, target, draft)
     if others:
         text = f"of {n_shared:,} shared ids have the same text but another type"
@@ -296,8 +296,8 @@ def _probe(target: Vocabulary, draft: Vocabulary) -> Iterator[Finding]:
     at = next(i for i, (a, b) in enumerate(zip_longest(ours, theirs)) if a != b)
     a, b = (marker(v, ids[at] if at < len(ids) else None) for v, ids in ((target, ours), (draft, theirs)))
     text = (
-        f"encoded as {len(ours)} tokens by the target, {len(theirs)} by the draft; "
-        f"they part at token {at + 1}, {a} vs {b}"
+        f"encoded as {len(ours)} tokens by the target, {len(theirs)} by the draft; they diverge at token "
+        f"{at + 1}, {a} vs {b}"
     )
     yield Finding("probe text", "error", f"{len(ours)} tokens", f"{len(theirs)} tokens", text)
 

@@ -125,12 +125,12 @@ def _ideas(target: Sized, draft: Sized | None, machine: Machine) -> Iterator[tup
     small, small_draft = _with_q8_cache(target), _with_q8_cache(draft) if draft is not None else None
     yield "an 8-bit cache (--kv q8_0 --kv-draft q8_0)", small, small_draft, "auto"
     if draft is not None and machine.gpus:
-        yield "the draft on the processor (--ngl-draft 0)", target, draft, "0"
+        yield "the draft on the CPU (--ngl-draft 0)", target, draft, "0"
     least = max(SMALLEST_CONTEXT, target.context.max_rows)
     for n_ctx in _shorter(target.context.n_ctx, least):
         yield f"a context of {n_ctx} (--ctx {n_ctx})", *_with_context(target, draft, n_ctx), "auto"
     if draft is not None:
-        yield "lookup in the text instead of a draft model (--draft ngram)", target, None, "auto"
+        yield "n-gram lookup instead of a draft model (--draft ngram)", target, None, "auto"
         for n_ctx in (target.context.n_ctx, *_shorter(target.context.n_ctx, least)):
             text = f"no draft model, an 8-bit cache and a context of {n_ctx} (--draft ngram --kv q8_0 --ctx {n_ctx})"
             yield text, *_with_context(small, None, n_ctx), "auto"
@@ -138,7 +138,7 @@ def _ideas(target: Sized, draft: Sized | None, machine: Machine) -> Iterator[tup
     for name, fewer in _BITS:
         if fewer < bits - 0.3:
             yield (
-                f"a {name} file of the target, about {fewer / bits:.0%} of this one's size",
+                f"the target in {name}, about {fewer / bits:.0%} of this file's size",
                 _scaled(target, fewer / bits),
                 draft,
                 "auto",

@@ -109,9 +109,9 @@ def size_notes(target: ModelFacts, draft: ModelFacts, *, force: bool) -> list[st
     """What the sizes of a pair make one expect. Raises UsageError for a draft that is not smaller, unless forced."""
     if draft.weights_bytes >= target.weights_bytes and not force:
         raise UsageError(
-            f"The draft is not smaller than the target ({draft.weights_bytes / 1e6:,.0f} MB against "
-            f"{target.weights_bytes / 1e6:,.0f} MB), so drafting would only cost time; are the two swapped?",
-            hint="Swap them, or use --force to run them like this.",
+            f"The draft is not smaller than the target ({draft.weights_bytes / 1e6:,.0f} MB vs. "
+            f"{target.weights_bytes / 1e6:,.0f} MB), so drafting would only cost time. Are the two swapped?",
+            hint="Swap them, or run them as they are with --force.",
         )
     return pair_notes(target, draft)
 
@@ -160,7 +160,10 @@ def _context_length(asked: int | None, default: int, facts: ModelFacts, which: s
     n_ctx = default if asked is None else asked or facts.n_ctx_train
     if facts.n_ctx_train and n_ctx > facts.n_ctx_train:
         if asked is not None:
-            say(f"The context of {which} is {facts.n_ctx_train} tokens, all it was trained for, not {n_ctx}.")
+            say(
+                f"The context of {which} is limited to {facts.n_ctx_train} tokens, which it was trained for, "
+                f"instead of {n_ctx}."
+            )
         return facts.n_ctx_train
     return n_ctx
 
@@ -170,7 +173,7 @@ def _threads(asked: int | None, default: int, say: Say) -> int:
         return default
     cores = usable_cores()
     if asked > cores:
-        say(f"Using {cores} threads, not {asked}: that is how many cores there are to use.")
+        say(f"Using {cores} threads instead of {asked}: there are only {cores} usable cores.")
         return cores
     return asked
 
@@ -187,14 +190,15 @@ def _fit(placement: Placement, target: Sized, draft: Sized | None, say: Say) -> 
     fit = place(target, draft, machine, placement.gpu_layers, placement.gpu_layers_draft)
     if not fit.fits_gpu:
         say(
-            f"The layers asked for need about {fit.gpu / 1e9:.1f} GB of GPU memory and "
-            f"{fit.machine.gpu_bytes / 1e9:.1f} GB are free; --ngl auto, a smaller --ctx or --kv q8_0 helps."
+            f"The requested layers need about {fit.gpu / 1e9:.1f} GB of GPU memory and "
+            f"{fit.machine.gpu_bytes / 1e9:.1f} GB are free. Use --ngl auto, a smaller --ctx or --kv q8_0."
         )
     if not fit.fits_ram and fit.machine.ram_bytes is not None:
         found = changes(target, draft, fit.machine)
         say(
             f"About {fit.ram / 1e9:.1f} GB are needed and {fit.machine.ram_bytes / 1e9:.1f} GB are free: expect "
-            f"swapping or an end without memory. What would fit: {found[0].text if found else 'nothing of this size'}."
+            "swapping or running out of memory. What would fit: "
+            f"{found[0].text if found else 'nothing of this size'}."
         )
     return fit
 
@@ -229,7 +233,9 @@ def machine_now(devices: tuple[str, ...] = ()) -> Machine:
 
 def _no_gpu() -> NoGpu:
     if built_for_gpu():
-        return NoGpu("This machine shows no GPU to llama.cpp.", hint="Check the driver, or use --device to name one.")
+        return NoGpu(
+            "llama.cpp finds no GPU on this machine.", hint="Check the driver, or choose a device with --device."
+        )
     return NoGpu(
         "This llama.cpp was built without GPU support.",
         hint='Reinstall it for your GPU, for example CMAKE_ARGS="-DGGML_CUDA=on" pip install --force-reinstall '

@@ -41,7 +41,7 @@ class Profile:
 
     def __str__(self) -> str:
         if self.drafter == "none":
-            return f"plain decoding, since no draft pays here{self._opened} (measured {self.date})"
+            return f"plain decoding, because no draft pays here{self._opened} (measured {self.date})"
         p_min = f", p-min {self.p_min:g}" if self.p_min else ""
         how = f"{self.drafter} k {self.k}{p_min}{self._opened}"
         return f"{how} ({self.speedup:.2f} times plain decoding, measured {self.date})"

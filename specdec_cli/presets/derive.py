@@ -26,17 +26,17 @@ def derived_model(recipe: Derive, folder: Path, quantize: Quantize, say: Callabl
     source = packaged_file(recipe)
     if file_sha256(source) != recipe.sha256:
         raise ModelError(
-            f"{source} is not the file this preset was made for (its sha256 differs).",
+            f"{source} is not the file this preset was written for (its sha256 differs).",
             hint=f"Reinstall it: pip install --force-reinstall {recipe.package}",
         )
-    say(f"Making {made.name} from {source.name} (once, into {folder}) ...")
+    say(f"Converting {source.name} to {made.name} (once, in {folder}) ...")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         _check_disk(source, folder, recipe.quantize)
         _make(source, made, recipe.quantize, quantize)
     except OSError as error:
         raise ModelError(
-            f"{folder} cannot be written: {error.strerror}.", hint="Set SPECDEC_CACHE to a folder that can."
+            f"Cannot write to {folder}: {error.strerror}.", hint="Set SPECDEC_CACHE to a writable folder."
         ) from error
     return made
 
@@ -89,6 +89,6 @@ def _check_disk(source: Path, folder: Path, file_type: str) -> None:
     free = shutil.disk_usage(folder).free
     if free < needed:
         raise ModelError(
-            f"{folder} has {free / 1e9:.1f} GB free; making the model may take {needed / 1e9:.1f} GB.",
+            f"{folder} has {free / 1e9:.1f} GB free; converting the model may take {needed / 1e9:.1f} GB.",
             hint="Free some space, or set SPECDEC_CACHE to a folder on another disk.",
         )

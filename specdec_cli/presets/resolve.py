@@ -103,8 +103,8 @@ def _check_is_here(model: str) -> None:
         and ".gguf" not in model.lower()
     ):
         raise NotHere(
-            f"There is no file {model}, and models of the Hub are run as presets.",
-            hint=f"Fetch it: specdec pull --target {model} --save NAME; then: specdec run NAME",
+            f"File not found: {model}. Models from the Hub run as presets.",
+            hint=f"Download it with specdec pull --target {model} --save NAME, then run specdec run NAME",
         )
 
 
@@ -113,7 +113,7 @@ def _draft_path(draft: str) -> str:
         return draft
     near = difflib.get_close_matches(draft, DRAFTER_NAMES, n=1)
     raise UsageError(
-        f"There is neither a file nor a drafter called {draft!r}.",
+        f"Invalid --draft: {draft!r} is neither a file nor a drafter.",
         hint=f"Did you mean {near[0]!r}?"
         if near
         else f"Give --draft a GGUF file, Medusa heads, or one of {', '.join(DRAFTER_NAMES)}.",
@@ -123,7 +123,7 @@ def _draft_path(draft: str) -> str:
 def _pulled(file: HubFile, preset: str, find: Find) -> Path:
     place = find(file)
     if place is None:
-        raise NotHere(f"{file.file} of {file.repo} is not on this machine.", hint=f"Fetch it: specdec pull {preset}")
+        raise NotHere(f"{file.file} of {file.repo} is not on this machine.", hint=f"Download it: specdec pull {preset}")
     return place
 
 
@@ -132,7 +132,7 @@ def model_file(source: ModelSource, quantize: Quantize, say: Callable[[str], Non
     if source.path is not None:
         return Path(os.path.expanduser(source.path))
     if source.derive is None:
-        raise UsageError("This model is one of the Hub's.", hint="Give it `path:` or `derive:`.")
+        raise UsageError("This model is on the Hub.", hint="Give it `path:` or `derive:`.")
     return derived_model(source.derive, derived_folder(), quantize, say)
 
 
@@ -145,7 +145,7 @@ def first_shard(path: Path, say: Callable[[str], None]) -> Path:
 
 
 def shard_note(named: str, first: str) -> str:
-    return f"{named} is a later part of a split model; its first part is opened: {first}."
+    return f"{named} is a later part of a split model; opening its first part, {first}."
 
 
 def looks_like_path(model: str) -> bool:

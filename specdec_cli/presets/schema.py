@@ -38,7 +38,7 @@ class Derive:
     def __post_init__(self) -> None:
         if self.quantize not in FORMATS:
             raise UsageError(
-                f"A model cannot be derived as {self.quantize!r}.", hint=f"Use one of {', '.join(FORMATS)}."
+                f"quantize has an invalid value: {self.quantize!r}.", hint=f"Use one of {', '.join(FORMATS)}."
             )
 
 
@@ -60,15 +60,21 @@ class HubFile:
 
     def __post_init__(self) -> None:
         if not is_repo(self.repo):
-            raise UsageError(f"repo cannot be {self.repo!r}.", hint="Write it as OWNER/NAME.")
+            raise UsageError(f"repo has an invalid value: {self.repo!r}.", hint="Write it as OWNER/NAME.")
         if not is_revision(self.revision):
-            raise UsageError(f"revision cannot be {self.revision!r}.", hint="Give a commit, a branch or a tag.")
+            raise UsageError(
+                f"revision has an invalid value: {self.revision!r}.", hint="Give a commit, a branch or a tag."
+            )
         if not self.file.lower().endswith(".gguf") or not (stays_inside(self.file) and is_portable(self.file)):
-            raise UsageError(f"file cannot be {self.file!r}.", hint="Name a .gguf file of the repository.")
+            raise UsageError(f"file has an invalid value: {self.file!r}.", hint="Give a .gguf file of the repository.")
         if self.sha256 is not None and not re.fullmatch(r"[0-9a-f]{64}", self.sha256):
-            raise UsageError(f"sha256 cannot be {self.sha256!r}.", hint="Give 64 hexadecimal digits, or leave it out.")
+            raise UsageError(
+                f"sha256 has an invalid value: {self.sha256!r}.", hint="Give 64 hexadecimal digits, or omit it."
+            )
         if self.bytes is not None and self.bytes <= 0:
-            raise UsageError(f"bytes cannot be {self.bytes}.", hint="Give the size of the file, or leave it out.")
+            raise UsageError(
+                f"bytes has an invalid value: {self.bytes}.", hint="Give the size of the file, or omit it."
+            )
 
     @property
     def is_pinned(self) -> bool:
@@ -86,7 +92,10 @@ class ModelSource:
 
     def __post_init__(self) -> None:
         if sum(place is not None for place in (self.path, self.derive, self.hub)) != 1:
-            raise UsageError("path, derive, hub: exactly one is needed.", hint="Say in one way where the model is.")
+            raise UsageError(
+                "path, derive, hub: exactly one is required.",
+                hint="Give the model's location in one of these ways.",
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,9 +137,9 @@ class Preset:
 
     def __post_init__(self) -> None:
         if self.k is not None and self.k < 0:
-            raise UsageError(f"k cannot be {self.k}.", hint="Use 0 (no draft) or more.")
+            raise UsageError(f"k has an invalid value: {self.k}.", hint="Use 0 (no draft) or more.")
         if self.p_min is not None and not 0 <= self.p_min <= 1:
-            raise UsageError(f"p_min cannot be {self.p_min}.", hint="Use 0 to 1.")
+            raise UsageError(f"p_min has an invalid value: {self.p_min}.", hint="Use a value from 0 to 1.")
 
 
 def hub_files(preset: Preset) -> tuple[HubFile, ...]:
@@ -154,10 +163,10 @@ def load_preset(name: str, folders: Iterable[Path] | None = None) -> Preset:
     if name not in known:
         near = difflib.get_close_matches(name, known, n=1)
         raise UsageError(
-            f"There is neither a file nor a preset called {name!r}.",
+            f"No file or preset is called {name!r}.",
             hint=f"Did you mean {near[0]!r}?"
             if near
-            else "Give a path to a GGUF file, or a preset's name; specdec presets lists them.",
+            else "Give the path of a GGUF file, or a preset (specdec presets lists them).",
         )
     return read_preset(known[name])
 
@@ -166,7 +175,7 @@ def read_preset(file: Path) -> Preset:
     """One preset from its YAML file; its name is the file's. Raises UsageError."""
     given = _mapping(read_yaml(file), file, "")
     if "name" in given:
-        raise UsageError(f"{file}: name is not a key of a preset.", hint="A preset is called as its file is.")
+        raise UsageError(f"{file}: name is not a key of a preset.", hint="A preset is named after its file.")
     preset: Preset = _build(Preset, {"name": file.stem, **given}, file, "")
     return preset
 
@@ -175,10 +184,10 @@ def check_new_name(name: str) -> Path:
     """Where a preset of the user's with this name lies, or would. Raises UsageError for a name that cannot be one."""
     if not re.fullmatch(r"[a-z0-9][a-z0-9._-]*", name) or name.endswith(".gguf"):
         raise UsageError(
-            f"A preset cannot be called {name!r}.", hint="Use small letters, digits, dots and dashes, such as my-pair."
+            f"Invalid preset name: {name!r}.", hint="Use lowercase letters, digits, dots and dashes, such as my-pair."
         )
     if name in preset_names([SHIPPED]):
-        raise UsageError(f"There is a preset {name!r} already.", hint="Choose another name.")
+        raise UsageError(f"The preset {name!r} already exists.", hint="Choose another name.")
     return config_folder() / "presets" / f"{name}.yaml"
 
 
@@ -192,7 +201,7 @@ def save_preset(name: str, models: Sequence[ModelSource], licences: Sequence[str
     data: dict[str, Any] = {
         "description": " + ".join(_file_name(model) for model in models),
         "licence": named[0] if len(set(named)) == 1 else f"{named[0]} (target) and {named[1]} (draft)",
-        "unconfirmed": "Saved from what the Hub had; nobody has measured this pair.",
+        "unconfirmed": "Saved from the Hub. Not tested by specdec's authors.",
     }
     for role, model in zip(("target", "draft"), models, strict=False):
         data[role] = _without_none(dataclasses.asdict(model))
@@ -202,11 +211,11 @@ def save_preset(name: str, models: Sequence[ModelSource], licences: Sequence[str
         there = read_preset(file)
         if [model for model in (there.target, there.draft) if model is not None] != list(models):
             raise UsageError(
-                f"There is a preset {name!r} already, of another pair.", hint=f"Choose another name, or remove {file}."
+                f"The preset {name!r} already exists, for another pair.", hint=f"Choose another name, or remove {file}."
             ) from error
     except OSError as error:
         raise UsageError(
-            f"{file} cannot be written: {error.strerror}.", hint="Set SPECDEC_CONFIG to a folder that can."
+            f"Cannot write {file}: {error.strerror}.", hint="Set SPECDEC_CONFIG to a writable folder."
         ) from error
     return file
 
@@ -256,7 +265,7 @@ def _value(key: str, value: object, kind: Any, file: Path, where: str) -> object
     if get_origin(kind) is not tuple:
         return _build(_NESTED[key], _mapping(value, file, where), file, f"{where}.")
     if not isinstance(value, list):
-        raise UsageError(f"{file}: {where} must be a list.", hint="Begin each entry with a dash.")
+        raise UsageError(f"{file}: {where} must be a list.", hint="Start each entry with a dash.")
     return tuple(_build(_NESTED[key], _mapping(v, file, where), file, f"{where}[{i}].") for i, v in enumerate(value))
 
 
@@ -274,7 +283,9 @@ def _plain(value: object, kind: Any, file: Path, where: str) -> object:
     fits = isinstance(value, (int, float) if wanted is float else wanted)
     if fits and isinstance(value, bool) == (wanted is bool):
         return value
-    raise UsageError(f"{file}: {where} cannot be {one_line(repr(value))}.", hint=f"Give it {_WORDS[wanted]}.")
+    raise UsageError(
+        f"{file}: {where} has an invalid value: {one_line(repr(value))}.", hint=f"Give it {_WORDS[wanted]}."
+    )
 
 
 def _mapping(data: object, file: Path, where: str) -> Mapping[str, Any]:

@@ -30,7 +30,7 @@ def read_yaml(file: Path) -> Any:
         line = "" if error.problem_mark is None else f" (line {error.problem_mark.line + 1})"
         raise _unreadable(file, f"{one_line(error.problem or error.context)}{line}") from error
     except yaml.reader.ReaderError as error:
-        raise _unreadable(file, f"it holds the control character {error.character!r}") from error
+        raise _unreadable(file, f"it contains the control character {error.character!r}") from error
     except (OSError, ValueError) as error:
         raise _unreadable(file, reason(error)) from error
     return value
@@ -43,7 +43,7 @@ def write_yaml(data: Any) -> str:
 
 
 def _unreadable(file: Path, why: str) -> UsageError:
-    return UsageError(f"The preset {file} cannot be read: {why}.", hint="Correct it, or remove it.")
+    return UsageError(f"Cannot read the preset {file}: {why}.", hint="Fix it, or remove it.")
 
 
 def _check_events(text: str) -> None:
@@ -52,7 +52,7 @@ def _check_events(text: str) -> None:
     for event in yaml.parse(text, yaml.SafeLoader):
         n_documents += isinstance(event, yaml.DocumentStartEvent)
         if n_documents > 1:
-            raise _refused("it holds more than one document", event)
+            raise _refused("it contains more than one document", event)
         if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None) is not None:
             raise _refused("aliases and anchors are not allowed", event)
         if getattr(event, "tag", None) is not None:
@@ -76,7 +76,7 @@ class _Loader(yaml.SafeLoader):
             if not isinstance(key, yaml.ScalarNode) or key.tag == _MERGE:
                 raise _refused("a key is not plain text", key)
             if key.value in seen:
-                raise _refused(f"the key {one_line(key.value)!r} is given twice", key)
+                raise _refused(f"the key {one_line(key.value)!r} is duplicated", key)
             seen.add(key.value)
         return super().construct_mapping(node, deep)
 
@@ -84,4 +84,4 @@ class _Loader(yaml.SafeLoader):
         try:
             return super().construct_object(node, deep)
         except ValueError as error:  # a 13th month, or a number of thousands of digits
-            raise _refused(f"{one_line(str(node.value))[:60]!r} is no value", node) from error
+            raise _refused(f"{one_line(str(node.value))[:60]!r} is not a value", node) from error

@@ -51,9 +51,9 @@ class GrammarCheck:
             reason = child.result()
         except ChildDied as died:
             if died.was_too_slow:
-                reason = f"it takes more than {PATIENCE_SECONDS:.0f} seconds to compile"
+                reason = f"compiling it takes more than {PATIENCE_SECONDS:.0f} seconds to compile"
             else:
-                reason = "llguidance dies of it: it is nested too deeply, or too large"
+                reason = "it crashes llguidance: it is nested too deeply, or too large"
         if reason:
             raise _refusal(self._source, reason)
         mark(_MARKS, [self._key], most=_MAX_REMEMBERED)
@@ -97,7 +97,7 @@ def translated(source: GrammarSource) -> str:
         return LLMatcher.grammar_from_regex(source.text)
     if source.kind == "lark":
         if "%json" in source.text:
-            raise _refusal(source, "%json would be read without the checks of --json-schema")
+            raise _refusal(source, "%json would bypass the checks of --json-schema")
         return LLMatcher.grammar_from_lark(source.text)
     try:
         schema = json.dumps(checked_schema(source.text))
@@ -121,7 +121,7 @@ def translated(source: GrammarSource) -> str:
 def _refusal(source: GrammarSource, reason: str) -> UsageError:
     reason = " ".join(reason.split()).rstrip(".")[:_LONGEST_REASON]
     name = _NAMES[source.kind]
-    return UsageError(f"The {name} cannot be kept: {reason}.", hint=f"Change the {name}, or leave it out.")
+    return UsageError(f"Unsupported or invalid {name}: {reason}.", hint=f"Change the {name}, or omit it.")
 
 
 def reason_against(grammar: str) -> str:
@@ -136,5 +136,5 @@ def reason_against(grammar: str) -> str:
         masks = TokenMasks(byte_tokenizer(), grammar, frozenset({END_OF_BYTES}))
         masks.all_allowed([])
     except DecodeFailed:
-        return "no text at all keeps to it"
+        return "no text can match it"
     return ""

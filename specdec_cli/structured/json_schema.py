@@ -46,9 +46,9 @@ def checked_schema(text: str) -> Schema:
     """The schema in `text` (JSON, perhaps inside OpenAI's wrapper), ready for llguidance. Raises SchemaError."""
     root = _unwrapped(_parsed(text))
     if not isinstance(root, dict):
-        raise SchemaError("a schema is an object")
+        raise SchemaError("a schema must be an object")
     if "x-guidance" in root:
-        raise SchemaError("x-guidance would change how it is read")
+        raise SchemaError("x-guidance would change its meaning")
     _Checked(root).check()
     return root
 
@@ -61,7 +61,7 @@ def _parsed(text: str) -> Any:
     except RecursionError:
         raise SchemaError(f"it is nested deeper than {_DEEPEST}") from None
     except UnicodeEncodeError:
-        raise SchemaError("it holds half a surrogate pair") from None
+        raise SchemaError("it contains half a surrogate pair") from None
     except json.JSONDecodeError as error:
         raise SchemaError(f"it is not JSON ({error})") from error
 
@@ -69,12 +69,12 @@ def _parsed(text: str) -> Any:
 def _object(pairs: list[tuple[str, Any]]) -> Schema:
     found = dict(pairs)
     if len(found) < len(pairs):
-        raise SchemaError(f"a key is given twice ({', '.join(sorted({key for key, _ in pairs}))[:100]})")
+        raise SchemaError(f"duplicate key ({', '.join(sorted({key for key, _ in pairs}))[:100]})")
     return found
 
 
 def _no_number(text: str) -> None:
-    raise SchemaError(f"{text} is not JSON")
+    raise SchemaError(f"{text} is not valid JSON")
 
 
 def _unwrapped(schema: Any) -> Any:
@@ -108,7 +108,7 @@ class _Checked:
         if depth > _DEEPEST:
             raise SchemaError(f"it is nested deeper than {_DEEPEST}")
         if not isinstance(schema, dict):
-            raise SchemaError(f"a schema is an object, not {json.dumps(schema)[:100]}")
+            raise SchemaError(f"a schema must be an object, not {json.dumps(schema)[:100]}")
         self._seen.add(id(schema))
         if schema is not self._root:
             self._check_keywords(schema, foreign=_ELSEWHERE)
@@ -120,7 +120,7 @@ class _Checked:
 
     def _check_keywords(self, schema: Schema, *, foreign: Sequence[str]) -> None:
         if unkept := [key for key in (*foreign, *_OF_DRAFT_3) if key in schema]:
-            raise SchemaError(f"{', '.join(unkept)} cannot be kept")
+            raise SchemaError(f"{', '.join(unkept)} not supported")
         if "draft-03" in str(schema.get("$schema", "")):
             raise SchemaError("draft 3 is not supported")
         if schema.get("uniqueItems") is False:
@@ -129,10 +129,10 @@ class _Checked:
         least = schema.get("minProperties", 0)
         # Two properties of one name count as one, and only one more than the required ones has no namesake.
         if isinstance(least, int) and isinstance(required, list) and least > len(set(map(str, required))) + 1:
-            raise SchemaError("minProperties cannot be kept: a name may come twice")
+            raise SchemaError("minProperties is not supported, because a name may occur twice")
         for key in _NUMBERS:
             if reason := _unkept_value(schema.get(key)):
-                raise SchemaError(f"{key} cannot be kept: {reason}")
+                raise SchemaError(f"{key} is not supported here: {reason}")
         factor = schema.get("multipleOf")
         if isinstance(factor, int | float) and factor > 0:
             self._factors.add(Decimal(str(factor)))
@@ -141,7 +141,9 @@ class _Checked:
         """By all factors at once: several may meet in one number."""
         scale = min((int(f.as_tuple().exponent) for f in self._factors), default=0)
         if prod(int(f.scaleb(-scale)) for f in self._factors) > _LARGEST_FACTOR:
-            raise SchemaError(f"multipleOf cannot be kept: the product of all is above {_LARGEST_FACTOR:,}")
+            raise SchemaError(
+                f"multipleOf is not supported where the product of all factors is above {_LARGEST_FACTOR:,}"
+            )
 
     @staticmethod
     def _rewrite_patterns(schema: Schema) -> None:
@@ -155,16 +157,16 @@ class _Checked:
         """The schema that a reference leads to, by a JSON pointer from the root."""
         where = reference.removeprefix(str(self._root.get("$id", "")).rstrip("#"))
         if where != "#" and not where.startswith("#/"):
-            raise SchemaError(f"$ref: {reference[:100]} leads out of the schema")
+            raise SchemaError(f"$ref: {reference[:100]} points outside the schema")
         found: Any = self._root
         is_schema: bool | None = True  # None: outside of all keywords, where anything may lie
         for part in (unquote(part).replace("~1", "/").replace("~0", "~") for part in where.split("/")[1:]):
             if is_schema and part in _VALUES:
-                raise SchemaError(f"$ref: {reference[:100]} leads to a value")
+                raise SchemaError(f"$ref: {reference[:100]} does not point to a schema")
             try:
                 found = found[int(part)] if isinstance(found, list) else found[part]
             except (KeyError, IndexError, ValueError, TypeError):
-                raise SchemaError(f"$ref: {reference[:100]} leads nowhere") from None
+                raise SchemaError(f"$ref: {reference[:100]} points to nothing") from None
             if is_schema and part not in (*_MAPS, *_LISTS, *_ONES):
                 is_schema = None
             elif is_schema is not None:
@@ -202,4 +204,4 @@ def _rewritten(pattern: str) -> str:
     try:
         return rust_pattern(pattern)
     except PatternError as error:
-        raise SchemaError(f"the pattern {pattern[:40]!r} cannot be kept: {error}") from error
+        raise SchemaError(f"pattern {pattern[:40]!r}: {error}") from error

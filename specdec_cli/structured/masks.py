@@ -67,7 +67,7 @@ class TokenMasks:
         self._text += new[:n_consumed]
         if n_consumed < len(new):
             self._check()
-            raise DecodeFailed("The text has left its grammar.", hint="Please report this with the command.")
+            raise DecodeFailed("The text no longer follows the grammar.", hint="Please report this with the command.")
         if len(text) not in self._masks:
             self._masks[len(text)] = self._computed()
             if len(self._masks) > _KEPT:
@@ -90,10 +90,10 @@ class TokenMasks:
         mask = np.unpackbits(self._bits.view(np.uint8)[0], bitorder="little")[: self._n_vocab].view(np.bool_)
         # Where nothing fits any more llguidance offers the end, whether or not the text is complete.
         if mask[self._end_ids].any() and not self._matcher.is_accepting():
-            raise DecodeFailed("Nothing that the grammar allows can follow here.", hint="Check the grammar.")
+            raise DecodeFailed("The grammar allows no token here.", hint="Check the grammar.")
         return mask
 
     def _check(self) -> None:
         if self._matcher.is_error():
             reason = " ".join(self._matcher.get_error().split())[:200]
-            raise DecodeFailed(f"The grammar cannot be followed any further: {reason}.", hint="Use a simpler grammar.")
+            raise DecodeFailed(f"The grammar failed: {reason}.", hint="Use a simpler grammar.")

@@ -63,7 +63,7 @@ class _Reader:
             quantifier = self._quantifier()
             if quantifier:
                 if not is_atom:
-                    raise PatternError(f"nothing stands before {quantifier}")
+                    raise PatternError(f"nothing to repeat before {quantifier}")
                 written.append(quantifier)
                 is_atom = False
                 continue
@@ -91,7 +91,7 @@ class _Reader:
             return self._opening(), False
         if character == ")":
             if self._depth == 0:
-                raise PatternError("a bracket is closed that was never opened")
+                raise PatternError("unmatched closing parenthesis")
             self._depth -= 1
             return ")", True
         if character in "^$|":
@@ -110,7 +110,7 @@ class _Reader:
 
     def _next(self) -> str:
         if self._at == len(self._pattern):
-            raise PatternError("it ends in the middle")
+            raise PatternError("it ends unexpectedly")
         self._at += 1
         return self._pattern[self._at - 1]
 
@@ -195,6 +195,6 @@ class _Reader:
 
 def _code(point: int) -> str:
     if 0xD800 <= point < 0xE000 or point > 0x10FFFF:
-        raise PatternError("it names half a surrogate pair, or no character at all")
+        raise PatternError("it contains half a surrogate pair, or an invalid character")
     character = chr(point)
     return character if character.isascii() and character.isalnum() else f"\\u{{{point:x}}}"

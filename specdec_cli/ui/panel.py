@@ -76,7 +76,7 @@ def _names(header: Header) -> str:
 
 def _state(header: Header, stats: RunStats) -> str:
     if not stats.passes:
-        return f"reading the prompt: {words.count(header.prompt_tokens, 'token')}"
+        return f"prompt: {words.count(header.prompt_tokens, 'token')}"
     finish = stats.recent[-1].finish
     return words.count(stats.tokens, "token") if finish is None else f"stopped: {words.REASONS[finish]}"
 
@@ -93,7 +93,7 @@ def _figures(stats: RunStats, palette: Palette) -> list[Line]:
             f"{words.count(stats.passes, 'pass', 'passes')}",
         ),
         line((f" {'recent':<{LABEL_WIDTH}}", DIM), (_recent(stats, palette), palette.draft)),
-        line((f" {'ms a round':<{LABEL_WIDTH}}", DIM), _split(stats)),
+        line((f" {'ms per round':<{LABEL_WIDTH}}", DIM), _split(stats)),
     ]
 
 

@@ -61,7 +61,7 @@ class LineProgress(NoProgress):
     def begin(self, name: str, size: int, have: int) -> None:
         self._name, self._size, self._have, self._came, self._began = name, size, have, 0, self._clock()
         self._next_share = self._share + LINE_EVERY
-        there = "is here already" if have >= size else f"goes on at {words.download(have)}" if have else "begins"
+        there = "is already downloaded" if have >= size else f"resumes at {words.download(have)}" if have else "starts"
         self._write(f"{name} ({words.download(size)}) {there}.")
 
     def advance(self, n: int) -> None:

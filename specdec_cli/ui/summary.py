@@ -27,7 +27,7 @@ def summary(stats: RunStats, reason: FinishReason) -> list[str]:
         f"drafted {stats.drafted}, accepted {stats.accepted}, acceptance {words.percent(stats.acceptance)}",
         *_sources(stats),
         f"draft {words.duration(stats.draft_seconds)}, verify {words.duration(stats.verify_seconds)}, "
-        f"everything else {words.duration(stats.other_seconds)}",
+        f"other {words.duration(stats.other_seconds)}",
         *_prompt(stats),
     ]
 

@@ -113,8 +113,8 @@ def test_sound_rules_draw_from_the_target(pair: Pair) -> None:
     assert all(check.shift == pytest.approx(0, abs=1e-12) for check in found.laws)
     assert all(check.draws == 800 and 0.05 < check.overlap < 0.95 for check in found.laws)
     assert all(c is not None for check in found.laws for c in check.chances), "else this shows nothing"
-    assert "8 places and ways, 16 tests" in audit_report.verdict(found, 0)[0]
-    assert audit_report.verdict(found, 0)[-1] == "No fault was found."
+    assert "in 8 cases (position and setting), 16 tests" in audit_report.verdict(found, 0)[0]
+    assert audit_report.verdict(found, 0)[-1] == "No bug found."
 
 
 class WiderIsOther:
@@ -180,7 +180,7 @@ def test_a_planted_bug_is_found(
         monkeypatch.setitem(RULES, rule, bug)
     found = laws(pair, rule, draws=2000)
     assert {bug.way.k for bug in found.bugs} == k
-    assert any("are not drawn from the target's distribution" in line for line in audit_report.verdict(found, 0))
+    assert any("do not follow the target's distribution" in line for line in audit_report.verdict(found, 0))
     assert "BUG" in {row[-1] for row in audit_report.law_table(found)}
 
 
@@ -197,7 +197,7 @@ def test_time_cuts_draws_and_texts_but_not_below_what_says_something(pair: Pair)
     assert found.laws[0].draws == 300
     assert len(list(found.check_texts(TASKS, ways[1:], 10**6, 20, 0.0))) == 1
     assert found.texts[ways[1]].tokens == 20
-    assert "at least 20 in each, of 1,000,000 asked for" in audit_report.verdict(found, 10**6)[0]
+    assert "at least 20 per setting (1,000,000 requested)" in audit_report.verdict(found, 10**6)[0]
 
 
 TEXT_WAYS = [
@@ -226,7 +226,7 @@ def test_a_text_with_a_rejected_token_is_found(pair: Pair, monkeypatch: pytest.M
     found = audit_of(pair)
     list(found.check_texts(TASKS, TEXT_WAYS, 40, 20, NEVER))
     assert {bug.way.rule for bug in found.bugs} == {rule.name}
-    assert "the text leaves plain decoding's at token" in audit_report.verdict(found, 40)[1]
+    assert "the text diverges from plain decoding at token" in audit_report.verdict(found, 40)[1]
 
 
 def test_what_is_remembered_is_what_was_computed(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -352,11 +352,9 @@ def test_what_cannot_be_tested_for_want_of_drafts_is_said(every: Pair, monkeypat
     assert list(found.check_laws(TASKS, ways[1:], 100, 1, NEVER)) == []
     words = audit_report.verdict(found, 20)
     assert words[1] == (
-        "Nothing was drafted in these ways, so their texts show nothing: block, medusa k 2, temperature 0."
+        "Nothing was drafted in these settings, so their texts prove nothing: block, medusa k 2, temperature 0."
     )
-    assert words[2] == (
-        "Distributions with medusa at temperature 1 are left out: at no place that was looked at did it draft anything."
-    )
+    assert words[2] == ("Skipped distributions with medusa at temperature 1: it drafted nothing at any position tried.")
 
 
 def test_the_time_of_what_cannot_be_tested_goes_to_the_rest(every: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -375,9 +373,9 @@ def test_ties_and_places_without_choice_are_said(pair: Pair) -> None:
     found.texts[TEXT_WAYS[0]].add(Comparison("tie", 7, 0.5, 0.4), 20)
     found.laws.append(LawCheck(Way("block", "model", 1, 0.1), "a", 9, 1.0, 0.25, 100, (None, None)))
     words = audit_report.verdict(found, 20)
-    assert "1 of 2 texts parted at near ties (largest gap 0.5, noise there 0.4)." in words[0]
-    assert "they say nothing" in words[1]
-    assert words[2] == "No fault was found."
+    assert "1 of 2 texts diverged at near ties (largest gap 0.5, noise there 0.4)." in words[0]
+    assert "they prove nothing" in words[1]
+    assert words[2] == "No bug found."
     assert audit_report.text_table(found)[0][4:] == ("2", "27", "1", "tie at 7 (gap 0.5, noise 0.4)")
     assert audit_report.law_table(found)[0][-4:] == ("0.25", "-", "-", "the target's")
 
@@ -399,9 +397,9 @@ def test_audit_tells_a_verdict_and_writes_a_document(models: Models, tmp_path: P
     file = tmp_path / "audit.json"
     done = audited(models, "--temp", "0,1", "--json", file)
     assert done.code == 0, done.err
-    assert "Texts: 32 tokens in each of 16 ways against plain decoding, about 0.0 minutes." in done.err
-    assert "Distributions: 200 draws, or what time allows, at 1 places in each of 8 ways" in done.err
-    assert "No fault was found." in done.out
+    assert "Texts: 32 tokens per setting, 16 settings, compared with plain decoding; about 0.0 minutes." in done.err
+    assert "Distributions: 200 draws (fewer if time runs out) at 1 positions per setting, 8 settings" in done.err
+    assert "No bug found." in done.out
     document = json.loads(file.read_text())
     assert {"machine", "versions", "files", "command", "settings"} <= set(document)
     assert document["verdict"] == "no fault"
@@ -465,17 +463,17 @@ def test_a_bug_has_the_exit_code_of_bench(models: Models, monkeypatch: pytest.Mo
     done = audited(models, "--rules", "rejection", "--drafter", "model", "--temp", temperature, "--draws", 1000)
     assert done.code == 9
     assert "BUG: rejection, model k" in done.out
-    assert "The promise is broken." in done.out
-    assert "not the target's own" in done.err
+    assert "Bugs found." in done.out
+    assert "differs from the target's" in done.err
 
 
 def test_the_plan_says_what_there_is_time_for(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Audit, "seconds_per_answer", lambda *_: 10.0)  # 13 answers a prompt with the plain one
     asked = ("--temp", "0", "--tokens", 200, "--budget", 5)
     done = audited(models, *asked)
-    assert "Texts: 128 tokens (of 200: more with --budget) in each of 12 ways" in done.err
+    assert "Texts: 128 tokens (of 200; raise --budget for more) per setting, 12 settings" in done.err
     assert "about 4.3 minutes" in done.err
-    assert "at least 128 in each, of 200 asked for" in done.out
+    assert "at least 128 per setting (200 requested)" in done.out
     monkeypatch.setattr(Audit, "seconds_per_answer", lambda *_: 1000.0)
     assert "Texts: 64 tokens (of 200" in audited(models, *asked).err
 
@@ -491,23 +489,23 @@ def test_ctrl_c_gives_what_there_is(models: Models, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("specdec_cli.ui.steps.Steps.step", interrupted)
     done = audited(models)
     assert done.code == 0, done.err
-    assert "Stopped: these are the results so far." in done.err
-    assert "in 3 ways were compared" in done.out
+    assert "Stopped; these are the results so far." in done.err
+    assert "compared with plain decoding in 3 settings" in done.out
     assert "Distributions" not in done.out
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("--rules", "magic"), "--rules cannot be 'magic'."),
-        (("-k", "0"), "--k needs lengths of 1 or more."),
-        (("--temp", "-1"), "--temp needs temperatures of 0 or more."),
-        (("--drafter", "magic"), "--drafter cannot be 'magic'."),
-        (("--drafter", "none"), "--drafter cannot be 'none'."),
-        (("--drafter", "ngram+magic"), "--drafter cannot be 'ngram+magic'."),
+        (("--rules", "magic"), "Invalid --rules: 'magic'."),
+        (("-k", "0"), "--k takes draft lengths of 1 or more."),
+        (("--temp", "-1"), "--temp takes temperatures of 0 or more."),
+        (("--drafter", "magic"), "Invalid --drafter: 'magic'."),
+        (("--drafter", "none"), "Invalid --drafter: 'none'."),
+        (("--drafter", "ngram+magic"), "Invalid --drafter: 'ngram+magic'."),
         (("--drafter", "medusa"), "This drafter needs heads."),
-        (("--prompts", "/nowhere.txt"), "/nowhere.txt cannot be read"),
-        (("--json", "/nowhere/x.json"), "/nowhere/x.json cannot be written."),
+        (("--prompts", "/nowhere.txt"), "Cannot read /nowhere.txt"),
+        (("--json", "/nowhere/x.json"), "Cannot write to /nowhere/x.json."),
         (("--ctx", "64"), "No prompt fits the context."),
         (("--draft", "none"), "leaves nothing to audit"),
     ],
@@ -522,5 +520,5 @@ def test_without_drafts_there_is_nothing_to_test(models: Models, monkeypatch: py
         assert "There is no draft model to test." in inside("audit", models.words, "--drafter", name).err
     monkeypatch.setattr(LlamaSession, "can_rewind", False)
     done = inside("audit", models.mamba, "--threads", 1)
-    words = "Nothing can be drafted with this pair: the target's memory"
+    words = "This pair cannot draft: the target cannot undo tokens"
     assert (done.code, words in done.err) == (2, True), done.err

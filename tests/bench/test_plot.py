@@ -78,7 +78,7 @@ def test_an_svg_says_what_it_shows(tmp_path: Path) -> None:
         "tokens in the pass",
         "after 100 tokens",
         "after 900 tokens",
-        "straight line between the ends",
+        "straight line between first and last",
         "tokens per second",
         "plain decoding",
         "ngram k 8 at temperature 0",

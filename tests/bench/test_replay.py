@@ -71,7 +71,7 @@ def test_a_given_curve_comes_before_the_traces_times() -> None:
 
 
 def test_what_cannot_be_said_is_said() -> None:
-    with pytest.raises(UsageError, match="passes of one width only"):
+    with pytest.raises(UsageError, match="have the same width"):
         what_if(Recording((0.5,), {2: 1.0}, 0.1, 1.0), [1], None)
     with pytest.raises(UsageError, match="drafted 2 tokens at most"):
         what_if(RECORDING, [3], None)
@@ -124,20 +124,20 @@ def test_only_a_newline_ends_a_line(tmp_path: Path) -> None:
 )
 def test_a_round_that_no_run_had_is_refused_in_words(tmp_path: Path, change: dict[str, Any]) -> None:
     file = written(tmp_path, HEADER, round_(0, 0), round_(2, 1), {**round_(2, 1), **change})
-    with pytest.raises(UsageError, match=r"is no trace of a run"):
+    with pytest.raises(UsageError, match=r"is not a trace"):
         read_trace(file)
 
 
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("[" * 100_000, "Line 2 of .* cannot be read: it is nested too deeply"),
-        ('{"type": "round", "own": NaN}', "number out of bounds"),
-        (f'{{"type": "round", "own": {10**30}}}', "number out of bounds"),
-        ('{"type": "header", "settings": [1]}', "no trace of a run"),
-        ('{"type": "header", "settings": {"auto": "x"}}', "no trace of a run"),
-        ('{"type": ["round"]}', "no trace of a run"),
-        ("\x00", "cannot be read"),
+        ("[" * 100_000, "Cannot read line 2 of .*: it is nested too deeply"),
+        ('{"type": "round", "own": NaN}', "number out of range"),
+        (f'{{"type": "round", "own": {10**30}}}', "number out of range"),
+        ('{"type": "header", "settings": [1]}', "is not a trace"),
+        ('{"type": "header", "settings": {"auto": "x"}}', "is not a trace"),
+        ('{"type": ["round"]}', "is not a trace"),
+        ("\x00", "Cannot read"),
     ],
 )
 def test_a_line_of_another_hand_is_refused_in_words(tmp_path: Path, line: str, words: str) -> None:
@@ -183,11 +183,11 @@ def test_a_run_with_chosen_lengths_is_replayed(tmp_path: Path, smollm2_q8_0: Pat
     if any(line["drafted"] for line in rounds[1:]):  # it is the clock that decides
         done = inside("replay", trace)
         assert done.code == 0, done.err
-        assert "Lengths were chosen by -k auto: " in done.out
+        assert "Recorded with -k auto: " in done.out
 
 
 def test_a_trace_of_chosen_lengths_without_confidences_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="chosen by -k auto, and it has no confidences"):
+    with pytest.raises(UsageError, match="recorded with -k auto and has no draft confidences"):
         read_trace(written(tmp_path, CHOSEN, round_(0, 0), round_(2, 1)))
 
 
@@ -251,4 +251,4 @@ def test_a_recorded_run_is_replayed_with_a_measured_curve(tmp_path: Path) -> Non
     assert "Recorded: " in done.out
     document = json.loads(inside("replay", trace, "--curve", curve, "-k", "2", "--json").out)
     assert [one["k"] for one in document["what_if"]] == [2]
-    assert "cannot be read" in inside("replay", tmp_path / "none").err
+    assert "Cannot read" in inside("replay", tmp_path / "none").err

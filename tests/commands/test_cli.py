@@ -25,7 +25,7 @@ SUMMARY = [
     r"stopped: (token limit reached|end of answer|context full)",
     r"\d+ tokens, [\d.]+ tokens/s, first token after [\d.]+ m?s",
     r"\d+ rounds, [\d.]+ tokens per pass, drafted \d+, accepted \d+, acceptance (\d+%|-)",
-    r"draft [\d.]+ m?s, verify [\d.]+ m?s, everything else [\d.]+ m?s",
+    r"draft [\d.]+ m?s, verify [\d.]+ m?s, other [\d.]+ m?s",
     r"read: target \d+ tokens? in [\d.]+ m?s(, draft \d+ tokens? in [\d.]+ m?s)?",
     r"layers on GPU: 0/\d+ target(, 0/\d+ draft)?; memory: target \d+ MiB \+ \d+ MiB cache(, draft .*)?",
     r"greedy|temperature [\d.]+, top-k \d+, top-p [\d.]+, min-p [\d.]+, seed \d+",
@@ -196,11 +196,9 @@ def test_real_model_leaves_no_log_behind(smollm2_q4_0: Path) -> None:
 def test_debug_shows_where_an_error_comes_from() -> None:
     plain = specdec("run", "/nowhere/model.gguf", "a")
     debug = specdec("run", "/nowhere/model.gguf", "a", env={"SPECDEC_DEBUG": "1"})
-    assert plain.err == (
-        "Error: There is no file /nowhere/model.gguf.\nHint: Check the path, or use a preset's name.\n"
-    )
+    assert plain.err == ("Error: File not found: /nowhere/model.gguf.\nHint: Check the path, or use a preset.\n")
     assert "Traceback" in debug.err
-    assert "ModelError: There is no file" in debug.err
+    assert "ModelError: File not found" in debug.err
     assert debug.code != 0
 
 

@@ -21,7 +21,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
         ("ring_draft", 0, "match", "tokenizers match: SPM, 320 tokens"),
         ("padded", 0, "match", "note  size: 320 vs 328: 8 padding rows, ignored"),
         ("renamed_marker", 8, "match with notes", "2    '</s>' control   '<|end|>' control"),
-        ("other_words", 4, "mismatch", "error token text: 30 of 320 shared ids name different text"),
+        ("other_words", 4, "mismatch", "error token text: 30 of 320 shared ids have different text"),
     ],
 )
 def test_exit_code_and_report(models: Models, draft: str, code: int, verdict: str, says: str) -> None:
@@ -82,7 +82,7 @@ def test_weights_are_not_read(models: Models, tmp_path: Path) -> None:
 def test_file_that_is_missing_or_no_model(models: Models, tmp_path: Path, side: int) -> None:
     page = tmp_path / "page.gguf"
     page.write_text("<html>")
-    for path, words in ((tmp_path / "gone.gguf", "There is no file"), (page, "is not a GGUF file")):
+    for path, words in ((tmp_path / "gone.gguf", "File not found"), (page, "is not a GGUF file")):
         pair = [models.ring, models.ring]
         pair[side] = path
         done = inside("check", *pair)

@@ -110,7 +110,7 @@ def test_a_draft_is_made_and_says_how(deep: Path, tmp_path: Path, cache: Path) -
     done = made(deep)
     assert done.code == 0, done.err
     draft = tmp_path / "deep-draft.gguf"
-    assert f"Now: specdec run {deep} --draft deep-draft.gguf -k " in done.out
+    assert f"Next: specdec run {deep} --draft deep-draft.gguf -k " in done.out
     facts = about(draft)
     assert facts["source"] == "deep.gguf"
     assert facts["source_bytes"] == deep.stat().st_size
@@ -136,7 +136,7 @@ def test_what_does_not_pay_is_not_kept_unless_asked_and_not_made_again(
     costs.draft = 50.0
     done = made(deep)
     assert done.code == 10
-    assert "Nothing was kept, because it does not pay here: the best one (" in done.err
+    assert "No draft was kept, because none pays here: the best candidate (" in done.err
     assert "--keep-anyway" in done.err
     assert not (tmp_path / "deep-draft.gguf").exists()
     assert sorted(name.rpartition(".")[2] for name in names(cache)) == ["gguf", "json", "lock"], "the best one is left"
@@ -144,7 +144,7 @@ def test_what_does_not_pay_is_not_kept_unless_asked_and_not_made_again(
     monkeypatch.setattr(make_draft, "measure", lambda *_: pytest.fail("everything is in the journal"))
     done = made(deep, "--keep-anyway", "--out", tmp_path / "kept.gguf", "--json")
     assert done.code == 0, done.err
-    assert "It is kept, as asked." in done.err
+    assert "It was kept (--keep-anyway)." in done.err
     assert done.document["file"] == str(tmp_path / "kept.gguf")
     assert len(done.document["candidates"]) > 3
     assert "measured_speedup" not in about(tmp_path / "kept.gguf"), "it was not worth running"
@@ -154,9 +154,12 @@ def test_what_does_not_pay_is_not_kept_unless_asked_and_not_made_again(
 def test_work_that_lies_about_is_listed_and_deleted(cache: Path) -> None:
     (cache / "old").mkdir(parents=True)
     (cache / "old" / "Q4_0.gguf").write_bytes(bytes(2000))
-    assert "Work on 1 draft, to go on with (2.0 kB): specdec rm --leftovers deletes it." in inside("list").out
+    assert (
+        "Unfinished work on 1 draft (2.0 kB): specdec draft resumes it, specdec rm --leftovers deletes it."
+        in inside("list").out
+    )
     with lock(cache / "old" / WORK_LOCK, timeout=1):
-        assert "1 folder stays: a draft is being made there." in inside("rm", "--leftovers", "--yes").err
+        assert "1 folder kept: a draft is being made there." in inside("rm", "--leftovers", "--yes").err
     assert inside("rm", "--leftovers", "--yes").code == 0
     assert names(cache) == set()
 
@@ -176,7 +179,7 @@ def test_a_place_that_is_taken_stays_as_it_is(deep: Path, tmp_path: Path) -> Non
     (tmp_path / "mine.gguf").write_text("mine")
     done = made(deep, "--out", tmp_path / "mine.gguf")
     assert (done.code, (tmp_path / "mine.gguf").read_text()) == (2, "mine")
-    assert "is there already" in done.err
+    assert "already exists" in done.err
     assert made(deep, "--out", "/nowhere/x.gguf").code == 2
 
 
@@ -185,7 +188,7 @@ def test_a_full_disk_is_told_before_anything_is_made(deep: Path, cache: Path, mo
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=70 << 20))
     done = made(deep)
     assert done.code == 24, done.err
-    assert "Making a draft takes" in done.err
+    assert "Making a draft needs" in done.err
     assert names(cache) == set()
 
 
@@ -201,7 +204,7 @@ def test_a_memory_that_cannot_be_taken_back_gets_no_draft(tmp_path: Path, monkey
     monkeypatch.setattr("specdec_cli.llama.session.ways", lambda *_, **__: (Way(StartOver),))
     done = made(write_tiny_mamba(tmp_path / "mamba.gguf", 0))
     assert done.code == 3
-    assert "cannot be taken back" in done.err
+    assert "cannot undo tokens" in done.err
 
 
 @pytest.mark.usefixtures("costs")
@@ -211,7 +214,7 @@ def test_a_trimmed_draft_is_measured_alone_or_with_its_target(flat: Path, deep: 
     assert about(tmp_path / "flat-trimmed.gguf")["method"].startswith("output ")
     done = trimmed(flat, "--target", deep, "--out", tmp_path / "other.gguf")
     assert done.code == 0, done.err
-    assert f"Now: specdec run {deep} --draft {tmp_path / 'other.gguf'}" in done.out
+    assert f"Next: specdec run {deep} --draft {tmp_path / 'other.gguf'}" in done.out
     by_name = {t.name: t for t in gguf.GGUFReader(flat).tensors}
     for tensor in gguf.GGUFReader(tmp_path / "other.gguf").tensors:
         is_output = tensor.name == "output.weight"
@@ -222,7 +225,7 @@ def test_a_trimmed_draft_is_measured_alone_or_with_its_target(flat: Path, deep: 
 def test_a_draft_without_a_large_output_matrix_is_not_trimmed(deep: Path) -> None:
     done = trimmed(deep)
     assert done.code == 10
-    assert "too small a part" in done.err
+    assert "a small part" in done.err
 
 
 @pytest.fixture
@@ -275,14 +278,14 @@ def test_work_that_was_stopped_goes_on_where_it_stopped(
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130, err.decode()
-    assert b"goes on where this one stopped" in err
+    assert b"Run the same command again to resume." in err
     before = candidates(cache)
     assert not out.exists()
     assert not any(name.endswith(".half") for name in names(tmp_path))
 
     done = inside("draft", "make", *arguments, "--json")
     assert done.code == 0, done.err
-    assert "Going on where the work stopped." in done.err
+    assert "Resuming earlier work." in done.err
     now = [candidate for candidate in done.document["candidates"] if "n_bytes" in candidate]
     for figures in before.values():
         assert any(c["draft_seconds"] == figures["draft_seconds"] for c in now), "it was measured again"

@@ -79,7 +79,7 @@ def test_mtp(models: Heads) -> None:
     assert done.document["token_ids"] == plain["token_ids"]
     assert done.document["models"]["drafter"] == "mtp"
     assert done.document["stats"]["accepted"] >= 15
-    assert "head: mtp, the target's own layers for further tokens" in done.err
+    assert "head: mtp, the target's own MTP layers" in done.err
 
     done = json_inside(models.mtp, "a b c", "--draft", "mtp", *FLAGS, "-k", "auto")
     assert done.document["token_ids"] == plain["token_ids"]
@@ -95,7 +95,7 @@ def test_a_head_beside_a_target_with_recurrent_layers(models: Heads, tmp_path: P
     mamba = write_tiny_mamba(tmp_path / "mamba.gguf", seed=5, n_vocab=N_VOCAB)
     done = inside("run", mamba, "a", "--draft", models.eagle3)
     assert (done.code, done.out) == (3, "")
-    assert "does not tell for the architecture mamba" in done.err
+    assert "does not expose for mamba" in done.err
 
 
 def test_check_says_what_the_head_is(models: Heads) -> None:
@@ -114,7 +114,7 @@ def test_check_says_what_the_head_is(models: Heads) -> None:
     assert inside("check", models.mtp, "mtp").code == 0
     done = inside("check", models.eagle3, models.target)
     assert done.code == 3
-    assert "cannot write text alone" in done.err
+    assert "cannot generate text on its own" in done.err
 
 
 def test_check_refuses_what_run_refuses(models: Heads) -> None:
@@ -141,7 +141,7 @@ def test_bench_and_audit_know_heads(models: Heads, tmp_path: Path) -> None:
     for target, draft in ((models.target, models.eagle3), (models.mtp, "mtp")):
         done = inside("bench", target, "--draft", draft, *prompts, "-n", 16, "-k", 2, "--temp", 0, "--repeats", 1)
         assert done.code == 0, done.err
-        assert "The text is plain decoding's, token by token, in all " in done.out
+        assert "Every text matches plain decoding, token by token, in all " in done.out
     few = ("--tokens", 16, "--draws", 100, "--places", 1, "-k", "2", "--budget", 0.1)
     for target, draft in ((models.target, models.eagle3), (models.target, models.dspark), (models.mtp, "mtp")):
         done = inside("audit", target, "--draft", draft, *prompts, *few, "--json", "-")
@@ -160,7 +160,7 @@ def test_a_note_says_what_was_left_out_beside_lookup(
     target = models.mtp if kind == "mtp" else models.words
     draft = {"model": models.draft, "mtp": "mtp", "medusa": medusa}[kind]
     done = json_inside(target, "a b c a b c", "--draft", draft, "--raw", "-n", 12, "--temp", 0)
-    assert f"The draft ({kind}) was not used: a draft token takes" in done.err
+    assert f"The draft ({kind}) was not used (a draft token takes" in done.err
 
 
 @pytest.mark.parametrize("command", ["bench", "audit"])
@@ -170,7 +170,7 @@ def test_a_head_goes_by_no_other_heads_name(models: Heads, command: str) -> None
         for drafter in (wrong, f"ngram+{wrong}"):
             done = inside(command, target, "--draft", draft, "--drafter", drafter, "-k", 2, "--threads", 1)
             assert (done.code, done.out) == (2, "")
-            assert f"The head that is open is {own}, not {wrong}." in done.err
+            assert f"The trained head is {own}, not {wrong}." in done.err
 
 
 def test_lookahead_beside_heads(models: Heads, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,7 +199,7 @@ def test_a_head_is_no_target(models: Heads) -> None:
         assert done.code == 3
         assert done.out == ""
         assert "eagle3.gguf is a trained head (eagle3)" in done.err
-        assert "Give that model first and this file with --draft." in done.err
+        assert "Give that model as MODEL and this file with --draft." in done.err
 
 
 def test_a_chat_of_several_turns(models: Heads, tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ def test_context_of_both_models(models: Models, ctx: tuple[object, ...], n_ctx: 
 def test_context_stays_within_what_the_model_was_trained_for(models: Models) -> None:
     done = json_inside(models.ring, "a b", "-n", 1, "--ctx", 9999)
     assert done.document["models"]["target"]["n_ctx"] == 512
-    assert "The context of the target is 512 tokens, all it was trained for, not 9999." in done.err
+    assert "The context of the target is limited to 512 tokens, which it was trained for, instead of 9999." in done.err
 
 
 def test_default_context_is_4096(models: Models) -> None:
@@ -58,8 +58,8 @@ def test_prompt_longer_than_a_batch(models: Models, batch: tuple[object, ...]) -
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        (("-k", 4, "--batch", 4), "A draft of 4 tokens does not fit one pass of 4 (--ubatch)."),
-        (("-k", 4, "--ubatch", 4), "A draft of 4 tokens does not fit one pass of 4 (--ubatch)."),
+        (("-k", 4, "--batch", 4), "A draft of 4 tokens does not fit in a pass of 4 tokens (--ubatch)."),
+        (("-k", 4, "--ubatch", 4), "A draft of 4 tokens does not fit in a pass of 4 tokens (--ubatch)."),
         (("--batch", 8, "--ubatch", 16), "--ubatch (16) must be between 1 and --batch (8)."),
         (("--batch", 0), "greater than or equal to 1"),
         (("--ctx", -1), "greater than or equal to 0"),
@@ -91,7 +91,7 @@ def test_cache_types(models: Models) -> None:
 def test_cache_type_that_does_not_exist(models: Models, option: str) -> None:
     done = inside("run", models.ring, "a b", "-n", 4, option, "q9_9", "--draft", models.ring_draft)
     assert (done.code, done.out) == (2, "")
-    assert "There is no cache type 'q9_9'." in done.err
+    assert "Invalid cache type: 'q9_9'." in done.err
     assert "q8_0" in done.err
 
 
@@ -99,7 +99,7 @@ def test_cache_type_that_the_model_cannot_have(tmp_path: Path) -> None:
     path = write_planted(tmp_path / "m.gguf", ring(word("a"), word("b")), n_head=4)  # heads of 80
     done = inside("run", path, "a", "-n", 4, "--kv", "q8_0")
     assert (done.code, done.out) == (2, "")
-    assert "cannot have a cache of type q8_0: K cache type q8_0 with block size 32" in done.err
+    assert "does not work with a KV cache of type q8_0: K cache type q8_0 with block size 32" in done.err
     assert "f16" in done.err
 
 
@@ -140,7 +140,7 @@ def test_log_goes_to_the_file_and_nowhere_else(models: Models, tmp_path: Path) -
 def test_file_that_cannot_be_written(models: Models, option: str) -> None:
     done = inside("run", models.ring, "a b", option, "/nowhere/file")
     assert (done.code, done.out) == (2, "")
-    assert "/nowhere/file cannot be written." in done.err
+    assert "Cannot write to /nowhere/file." in done.err
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
@@ -167,17 +167,17 @@ def test_out_of_memory_is_told(tmp_path: Path) -> None:
     path = write_planted(tmp_path / "far.gguf", chain, n_head=HEADS, n_ctx_train=2_000_000)
     done = specdec("run", path, "a", "-n", 4, "--ctx", 0, memory=2 << 30)
     assert (done.code, done.out) == (5, "")
-    assert "could not make a context of 2000000 tokens for far.gguf" in done.err
+    assert "could not create a context of 2000000 tokens for far.gguf" in done.err
     assert "--ctx" in done.err
 
 
 @pytest.mark.parametrize(
     ("case", "words"),
     [
-        ("missing", "There is no file /nowhere/model.gguf."),
+        ("missing", "File not found: /nowhere/model.gguf."),
         ("folder", "is not a file."),
         ("text", "is not a GGUF file (it begins with '<htm')."),
-        ("truncated", "ends before its tensor"),
+        ("truncated", "ends before the end of its tensor"),
         ("unknown", "unknown model architecture: 'lhama'"),
         ("no weights", "vocab.gguf"),
     ],
@@ -218,7 +218,7 @@ def test_reasons_of_the_file_itself_are_not_obeyed(models: Models, tmp_path: Pat
 def test_unknown_name_finds_the_nearest_preset() -> None:
     near = inside("run", "demmo", "a")
     assert (near.code, near.out) == (2, "")
-    assert "There is neither a file nor a preset called 'demmo'.\nHint: Did you mean 'demo'?" in near.err
+    assert "No file or preset is called 'demmo'.\nHint: Did you mean 'demo'?" in near.err
     assert "specdec presets lists them" in inside("run", "nothing-like-it", "a").err
 
 
@@ -235,7 +235,7 @@ def test_names_that_are_not_ascii(models: Models, tmp_path: Path) -> None:
 def test_threads_are_clamped_with_a_notice(models: Models) -> None:
     cores = usable_cores()
     done = json_inside(models.ring, "a b", "-n", 4, "--threads", cores + 62, "--draft", models.ring_draft)
-    assert f"Using {cores} threads, not {cores + 62}: that is how many cores there are to use." in done.err
+    assert f"Using {cores} threads instead of {cores + 62}: there are only {cores} usable cores." in done.err
     assert [done.document["models"][m]["threads"] for m in ("target", "draft")] == [cores, cores]
 
 
@@ -275,14 +275,14 @@ def test_require_gpu_fails_before_a_token(models: Models) -> None:
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        (("--ngl", "some"), "--ngl cannot be 'some'."),
-        (("--ngl-draft", "-1"), "--ngl-draft cannot be '-1'."),
-        (("--device", "nonsense"), "There is no device 'nonsense'.\nHint: This build and machine have: CPU."),
-        (("--tensor-split", "3:1"), "--tensor-split cannot be '3:1'."),
-        (("--tensor-split", "1,-1"), "--tensor-split cannot be '1,-1'."),
-        (("--tensor-split", "nan"), "--tensor-split cannot be 'nan'."),
-        (("--tensor-split", "0,0"), "--tensor-split cannot be '0,0'."),
-        (("--tensor-split", ",".join(["1"] * 99)), "--tensor-split has 99 shares; llama.cpp knows at most"),
+        (("--ngl", "some"), "Invalid --ngl: 'some'."),
+        (("--ngl-draft", "-1"), "Invalid --ngl-draft: '-1'."),
+        (("--device", "nonsense"), "Unknown device: 'nonsense'.\nHint: Available devices: CPU."),
+        (("--tensor-split", "3:1"), "Invalid --tensor-split: '3:1'."),
+        (("--tensor-split", "1,-1"), "Invalid --tensor-split: '1,-1'."),
+        (("--tensor-split", "nan"), "Invalid --tensor-split: 'nan'."),
+        (("--tensor-split", "0,0"), "Invalid --tensor-split: '0,0'."),
+        (("--tensor-split", ",".join(["1"] * 99)), "--tensor-split has 99 values; llama.cpp supports at most"),
         (("--main-gpu", -1), "greater than or equal to 0"),
     ],
 )

@@ -103,14 +103,14 @@ def only_error(done: Done, code: int) -> str:
 def test_pull_a_pair_save_it_run_it(desk: Desk) -> None:
     pulled = desk.outside("pull", *PAIR, "--save", "mine")
     assert (pulled.code, pulled.out) == (0, ""), pulled.err
-    said = pulled.err.splitlines()[1:]  # after "Reading the headers ..."
+    said = pulled.err.splitlines()[1:]  # after "Reading headers ..."
     assert f"target: {TARGET} ({TARGET_REPO}, " in said[0]
     assert "licence apache-2.0" in said[0]
     assert f"draft: {DRAFT} ({DRAFT_REPO}, " in said[1]
     assert said[2].startswith("tokenizers match")
     assert re.fullmatch(r"memory: about \S+ MB of \S+ GB free: fits", said[3])
-    assert said[4].startswith("to fetch: ")
-    assert said[-1].endswith("Now: specdec run mine")
+    assert said[4].startswith("to download: ")
+    assert said[-1].endswith("Next: specdec run mine")
     assert desk.files == [DRAFT, TARGET]
 
     desk.stub.log.clear()
@@ -126,8 +126,8 @@ def test_a_pull_of_what_is_here_asks_nothing(desk: Desk) -> None:
     desk.stub.log.clear()
     again = desk("pull", "mine")
     assert again.code == 0, again.err
-    assert "here already" in again.err
-    assert "nothing to fetch" in again.err
+    assert "already downloaded" in again.err
+    assert "nothing to download" in again.err
     assert desk.stub.log == []
 
 
@@ -139,7 +139,9 @@ def test_the_headers_are_judged_before_any_weights(desk: Desk) -> None:
         write_planted(desk.folder / "o.gguf", random_chain(320, 1), vocab=make_vocab(320, kind="gpt2")),
     )
     done = desk("pull", "--target", TARGET_REPO, "--draft", "acme/other-GGUF")
-    assert "Error: The tokenizer of other-Q4_0.gguf (draft) is not that of target-Q8_0.gguf" in only_error(done, 4)
+    assert "Error: The tokenizer of other-Q4_0.gguf (draft) differs from that of target-Q8_0.gguf" in only_error(
+        done, 4
+    )
     assert desk.files == []
     forced = desk("pull", "--target", TARGET_REPO, "--draft", "acme/other-GGUF", "--force")
     assert forced.code == 0, forced.err
@@ -176,14 +178,14 @@ def test_quiet_says_nothing(desk: Desk) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ((), "Nothing was named to pull."),
-        (("demo", "--target", "a/b"), "A preset brings its own target and draft."),
-        (("--draft", "a/b"), "--draft needs a --target."),
-        (("--target", "nonsense"), "'nonsense' is no model of the Hub."),
+        ((), "No preset given."),
+        (("demo", "--target", "a/b"), "A preset already has a target and a draft."),
+        (("--draft", "a/b"), "--draft needs --target."),
+        (("--target", "nonsense"), "'nonsense' is not a model on the Hub."),
         (("demo", "--save", "x"), "--save is for pairs given with --target and --draft."),
         (("--target", "a/b", "--save", "demo"), "There is a preset 'demo' already."),
-        (("--target", "a/b", "--save", "../x"), "A preset cannot be called '../x'."),
-        (("demmo",), "There is neither a file nor a preset called 'demmo'."),
+        (("--target", "a/b", "--save", "../x"), "Invalid preset name: '../x'."),
+        (("demmo",), "No file or preset is called 'demmo'."),
     ],
 )
 def test_wrong_use(desk: Desk, arguments: tuple[str, ...], words: str) -> None:
@@ -194,13 +196,13 @@ def test_wrong_use(desk: Desk, arguments: tuple[str, ...], words: str) -> None:
 def test_demo_needs_nothing_from_the_hub(desk: Desk) -> None:
     done = desk("pull", "demo")
     assert (done.code, desk.stub.log) == (0, [])
-    assert "needs nothing from the Hub" in done.err
+    assert "needs no download" in done.err
 
 
 def test_a_mistyped_quant(desk: Desk) -> None:
     add(desk.stub.root, TARGET_REPO, "target-BF16.gguf", desk.target)
     error = only_error(desk("pull", "--target", f"{TARGET_REPO}:Q8_1"), 22)
-    assert "holds no Q8_1; it holds BF16, Q8_0." in error
+    assert "has no Q8_1; it has BF16, Q8_0." in error
     assert "Did you mean Q8_0?" in error
     assert desk.files == []
 
@@ -225,7 +227,7 @@ def test_no_network_and_no_such_model(desk: Desk) -> None:
     done = specdec(
         "pull", "--target", "acme/none", env={**desk.env, "HTTP_PROXY": "http://127.0.0.1:1", "NO_PROXY": ""}
     )
-    assert "proxy 127.0.0.1 cannot be reached" in only_error(done, 26)
+    assert "Cannot reach the proxy 127.0.0.1" in only_error(done, 26)
     assert time.monotonic() - begun < 20
 
 
@@ -239,7 +241,7 @@ def test_a_pair_that_does_not_fit_the_disk(desk: Desk) -> None:
     try:
         error = only_error(desk.pull(HF_HUB_CACHE=str(small / "hub")), 24)
         assert re.search(
-            r"10\.3 MB are to be fetched and 67\.1 MB kept free, but the disk of \S+ has 1\.0 MB free", error
+            r"The download needs 10\.3 MB, plus 67\.1 MB kept free, but the disk of \S+ has 1\.0 MB free", error
         )
         assert not list(small.rglob("*.gguf"))
     finally:
@@ -280,7 +282,7 @@ def test_ctrl_c_keeps_what_came_and_the_next_pull_goes_on(desk: Desk) -> None:
     desk.stub.faults.clear()
     desk.stub.log.clear()
     done = desk(*command[len(COMMAND) :])
-    assert f"goes on at {kept / 1e6:.1f} MB" in done.err
+    assert f"resumes at {kept / 1e6:.1f} MB" in done.err
     sent = [r["sent"] for r in desk.stub.log if r["method"] == "GET" and "/cdn/" in r["path"]]
     assert sent[-1] == size - kept
 
@@ -296,7 +298,7 @@ def test_offline_names_the_file_and_the_command(desk: Desk, arguments: tuple[str
     desk.stub.log.clear()
     error = only_error(desk("run", "mine", "a b", *arguments, **env), 30)
     assert f"{TARGET} of {TARGET_REPO} is not on this machine." in error
-    assert "Hint: Fetch it: specdec pull mine" in error
+    assert "Hint: Download it: specdec pull mine" in error
     assert desk.stub.log == []
 
 
@@ -315,7 +317,7 @@ def test_a_complete_cache_needs_no_network(desk: Desk, how: str) -> None:
     for arguments in (PAIR, ("mine",), ("--target", TARGET_REPO)):
         again = desk("pull", *arguments, **env)
         assert again.code == 0, again.err
-        assert "nothing to fetch" in again.err
+        assert "nothing to download" in again.err
     assert (desk.files, desk.stub.log) == (files, [])
     code = {"offline": 30, "away": 25}[how]
     only_error(desk("pull", "--target", f"{TARGET_REPO}:Q4_0", **env), code)
@@ -326,7 +328,7 @@ def test_no_network_ends_soon_and_in_words(desk: Desk, monkeypatch: pytest.Monke
     slept: list[float] = []
     monkeypatch.setattr("time.sleep", slept.append)
     error = only_error(desk.pull(HF_ENDPOINT="http://127.0.0.1:1"), 25)
-    assert error.startswith("Error: 127.0.0.1 cannot be reached: connection refused.")
+    assert error.startswith("Error: Cannot reach 127.0.0.1: connection refused.")
     assert sum(slept) <= 2
 
 
@@ -360,13 +362,13 @@ def test_missing_files_are_offered_on_a_terminal(desk: Desk) -> None:
     desk.pull("--save", "mine")
     desk("rm", "mine", "--yes")
     with Terminal("run", "mine", "a b", "-n", "4", "--raw", "--plain", env=desk.env) as terminal:
-        terminal.wait_for(b"Fetch it now")
+        terminal.wait_for(b"Download it now")
         terminal.send(b"n\n")
         assert terminal.end() == 30
         terminal.assert_clean()
     assert desk.files == []
     with Terminal("run", "mine", "a b", "-n", "4", "--raw", "--plain", env=desk.env) as terminal:
-        terminal.wait_for(b"Fetch it now")
+        terminal.wait_for(b"Download it now")
         terminal.send(b"\n")
         assert terminal.end() == 0
         terminal.assert_clean()
@@ -422,7 +424,7 @@ def test_a_broken_preset_of_ones_own_hides_no_other(desk: Desk) -> None:
 
 
 def test_list_and_rm(desk: Desk) -> None:
-    assert "No model is here yet" in desk("list").out
+    assert "No models on this machine yet" in desk("list").out
     desk.pull("--save", "mine")
     desk("pull", "--target", TARGET_REPO, "--save", "alone")
     document = json.loads(desk("list", "--json").out)
@@ -430,13 +432,13 @@ def test_list_and_rm(desk: Desk) -> None:
     target, draft = desk.target.stat().st_size, desk.draft.stat().st_size
     assert sizes == {"mine": target + draft, "alone": target}
     assert document["total_bytes"] == target + draft
-    assert "Deleting asks first" in only_error(desk("rm", "mine"), 2)
+    assert "Deleting needs confirmation" in only_error(desk("rm", "mine"), 2)
     gone = desk("rm", "mine", "--yes")
-    assert f"{TARGET} stays: alone uses it." in gone.err
+    assert f"{TARGET} was kept: also used by alone." in gone.err
     assert desk.files == [TARGET]
     assert desk("rm", "alone", "--yes").code == 0
     assert desk.files == []
-    assert "Nothing of alone is here." in desk("rm", "alone", "--yes").err
+    assert "No files of alone on this machine." in desk("rm", "alone", "--yes").err
 
 
 def test_verify_files_finds_the_one_that_rotted(desk: Desk) -> None:
@@ -490,7 +492,7 @@ def test_plan_for_another_machines_gpu(desk: Desk) -> None:
     assert document["target"]["gpu"] > desk.target.stat().st_size // 2
     none = planned(desk, desk.target, "--vram", "0")
     assert (none["gpus"], none["target"]["gpu_layers"]) == ([], 0)
-    assert "--vram cannot be '8X'" in only_error(desk("plan", desk.target, "--vram", "8X"), 2)
+    assert "Invalid --vram: '8X'" in only_error(desk("plan", desk.target, "--vram", "8X"), 2)
 
 
 def test_plan_grows_with_the_context_and_shrinks_with_the_cache(desk: Desk) -> None:
@@ -550,12 +552,12 @@ def test_a_split_model_is_planned_pulled_checked_and_run(desk: Desk) -> None:
 
 def test_a_later_part_of_a_split_model_stands_for_all_of_it(desk: Desk) -> None:
     parts = write_split(desk.target, desk.folder, "shards")
-    told = f"{parts[1].name} is a later part of a split model; its first part is opened: {parts[0].name}."
+    told = f"{parts[1].name} is a later part of a split model; opening its first part, {parts[0].name}."
     draft = write_split(desk.draft, desk.folder, "small")
     asked = ("a b", "-n", 4, "--raw", "--temp", 0, "--json")
     run = desk("run", parts[1], *asked, "--draft", draft[1])
     assert told in run.err
-    assert f"its first part is opened: {draft[0].name}." in run.err
+    assert f"opening its first part, {draft[0].name}." in run.err
     assert run.document["token_ids"] == desk("run", desk.target, *asked).document["token_ids"]
     assert told in desk("plan", parts[1]).err
     for part in parts:
@@ -576,7 +578,7 @@ def test_plan_without_a_network_counts_what_the_preset_knows(desk: Desk, monkeyp
     fits = desk("plan", "llama-3.1-8b", "--ram", "8G", "--vram", "0", **AWAY)
     assert (fits.code, slept) == (0, [])
     assert "weights  5.73 GB of 8.59 GB free (target 4.92 GB, draft 807.7 MB)" in fits.out
-    assert "Only the weights are counted" in fits.err
+    assert "Counting only the weights" in fits.err
     assert "The weights alone do not fit." in only_error(
         desk("plan", "llama-3.1-8b", "--ram", "2G", "--vram", "0", **AWAY), 5
     )
@@ -586,7 +588,7 @@ def test_plan_without_a_network_counts_what_the_preset_knows(desk: Desk, monkeyp
 
 @pytest.mark.parametrize("arguments", [("acme/none",), ("llama-3.1-8b", "--draft", "acme/none"), ("gemma-3-4b",)])
 def test_plan_without_a_network_and_without_sizes_says_so(desk: Desk, arguments: tuple[str, ...]) -> None:
-    assert "127.0.0.1 cannot be reached" in only_error(desk("plan", *arguments, **AWAY), 25)
+    assert "Cannot reach 127.0.0.1" in only_error(desk("plan", *arguments, **AWAY), 25)
 
 
 def test_a_file_that_was_cut_on_this_disk_is_fetched_anew(desk: Desk) -> None:
@@ -596,7 +598,7 @@ def test_a_file_that_was_cut_on_this_disk_is_fetched_anew(desk: Desk) -> None:
         file.truncate(1000)
     done = desk("pull", "mine")
     assert done.code == 0, done.err
-    assert "It is put aside and fetched anew." in done.err
+    assert "It is set aside and downloaded again." in done.err
     assert (desk.folder / "hub").exists()
     assert desk("verify-files", "mine").code == 0
 
@@ -646,7 +648,7 @@ def test_a_preset_is_written_whole_and_never_over_another(desk: Desk) -> None:
     assert [path.name for path in folder.iterdir()] == ["mine.yaml"]
     assert desk.pull("--save", "mine").code == 0, "the same pair is the same preset"
     other = desk("pull", "--target", TARGET_REPO, "--save", "mine")
-    assert "There is a preset 'mine' already, of another pair." in only_error(other, 2)
+    assert "The preset 'mine' already exists, for another pair." in only_error(other, 2)
     assert "There is a preset 'demo' already." in only_error(desk.pull("--save", "demo"), 2)
 
 
@@ -663,7 +665,7 @@ def test_only_what_a_run_needs_is_offered_and_fetched(desk: Desk) -> None:
     desk("rm", "mine", "--yes")
     arguments = ("run", "mine", "a b", "-n", "4", "--raw", "--plain", "--draft", "ngram")
     with Terminal(*arguments, env=desk.env) as terminal:
-        terminal.wait_for(b"Fetch it now")
+        terminal.wait_for(b"Download it now")
         terminal.send(b"\n")
         assert terminal.end() == 0
     assert desk.files == [TARGET]
@@ -680,7 +682,7 @@ def test_a_branch_that_cannot_be_noted_is_told(desk: Desk) -> None:
     refs = desk.folder / "hub" / f"models--{TARGET_REPO.replace('/', '--')}" / "refs"
     refs.parent.mkdir(parents=True)
     refs.write_text("a file where a folder should be")
-    assert "cannot be written" in only_error(desk("pull", "--target", TARGET_REPO), 24)
+    assert "Cannot write to" in only_error(desk("pull", "--target", TARGET_REPO), 24)
 
 
 def test_words_of_the_hub_stay_in_their_line(desk: Desk) -> None:
@@ -716,15 +718,15 @@ def test_a_file_that_stays_names_who_uses_it(desk: Desk) -> None:
     desk.pull("--save", "one")
     desk.pull("--save", "two")
     done = desk("rm", "one", "--yes")
-    assert f"{TARGET} stays: two uses it." in done.err
+    assert f"{TARGET} was kept: also used by two." in done.err
     assert "Deleted" not in done.err
     assert desk.files == [DRAFT, TARGET]
 
 
 def test_what_was_pulled_says_how_it_is_run(desk: Desk) -> None:
     last = desk.pull().err.splitlines()[-1]
-    assert re.fullmatch(rf"Now: specdec run \S+/{TARGET} --draft \S+/{DRAFT}", last)
-    arguments = last.removeprefix("Now: specdec ").split()
+    assert re.fullmatch(rf"Next: specdec run \S+/{TARGET} --draft \S+/{DRAFT}", last)
+    arguments = last.removeprefix("Next: specdec ").split()
     assert desk(*arguments, "a b", "-n", 2, "--raw").code == 0
     error = only_error(desk("run", f"{TARGET_REPO}:Q8_0", "a b"), 30)
     assert f"specdec pull --target {TARGET_REPO}:Q8_0 --save NAME" in error
@@ -739,8 +741,8 @@ def test_a_licence_that_nobody_tells_is_unknown(desk: Desk) -> None:
 @pytest.mark.parametrize(
     ("env", "code", "words"),
     [
-        ({"SSL_CERT_FILE": "/nowhere.pem"}, 27, "/nowhere.pem holds no certificates"),
-        ({"SSL_CERT_FILE": "/dev/null"}, 27, "/dev/null holds no certificates"),
+        ({"SSL_CERT_FILE": "/nowhere.pem"}, 27, "/nowhere.pem has no readable certificates"),
+        ({"SSL_CERT_FILE": "/dev/null"}, 27, "/dev/null has no readable certificates"),
         ({"ALL_PROXY": "socks5://127.0.0.1:1"}, 26, "A SOCKS proxy needs another package."),
     ],
 )
@@ -750,7 +752,7 @@ def test_settings_of_the_environment_that_cannot_be(desk: Desk, env: dict[str, s
 
 
 def test_a_size_needs_its_unit(desk: Desk) -> None:
-    assert "--ram cannot be '8'." in only_error(desk("plan", desk.target, "--ram", "8"), 2)
+    assert "Invalid --ram: '8'." in only_error(desk("plan", desk.target, "--ram", "8"), 2)
 
 
 def test_ctrl_c_at_a_question_is_ctrl_c(desk: Desk) -> None:

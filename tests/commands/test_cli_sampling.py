@@ -167,7 +167,7 @@ SCHEMA = '{"type": "object", "properties": {"a": {"not": {"type": "null"}}}}'
         (("--ignore-eos", "--grammar", "FILE:root ::= [a]"), "--ignore-eos"),
         (("--grammar", "FILE:root ::= nothing"), "nothing"),
         (("--grammar", "FILE:x ::= [a]"), "root"),
-        (("--grammar", "missing.gbnf"), "cannot be read"),
+        (("--grammar", "missing.gbnf"), "Cannot read missing.gbnf (--grammar)"),
         (("--grammar", "FILE: "), "empty"),
         (("--json-schema", f"FILE:{SCHEMA}"), "not"),
         (("--json-schema", "FILE:[1]"), "object"),

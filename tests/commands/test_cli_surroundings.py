@@ -41,7 +41,7 @@ def test_a_user_without_a_home_folder(models: Models, tmp_path: Path, command: s
     assert "Traceback" not in done.stderr
     assert done.returncode == (3 if command == "run demo" else 0), done.stderr
     if command == "run demo":
-        assert "Hint: Set SPECDEC_CACHE to a folder that can." in done.stderr
+        assert "Hint: Set SPECDEC_CACHE to a writable folder." in done.stderr
     assert list(tmp_path.iterdir()) == []
 
 

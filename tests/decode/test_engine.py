@@ -412,7 +412,7 @@ def test_hopeless_drafting_is_given_up_and_said(params: SamplingParams) -> None:
 
     assert [bool(r.drafted) for r in rounds] == [False] + [True] * 16 + [False] * 43
     assert [r.off_reason for r in rounds[:16]] == [None] * 16
-    assert {r.off_reason for r in rounds[16:]} == {"no draft token was accepted in 16 drafts in a row"}
+    assert {r.off_reason for r in rounds[16:]} == {"no draft token accepted in 16 drafts in a row"}
     assert emitted(rounds) == plain(table(), 60, rule=rule)
 
 
@@ -424,7 +424,7 @@ def test_one_accepted_token_keeps_the_drafter_in_work() -> None:
     assert (length.next(9, 9), length.off_reason) == (3, None)
 
     length.observe(Round((1,), 0, 4))
-    assert (length.next(9, 9), length.off_reason) == (0, "no draft token was accepted in 2 drafts in a row")
+    assert (length.next(9, 9), length.off_reason) == (0, "no draft token accepted in 2 drafts in a row")
 
 
 def test_a_length_of_zero_says_why_nothing_is_drafted() -> None:

@@ -159,7 +159,7 @@ def test_the_store_of_another_tokenizer_is_refused(path: Path, notes: Notes) -> 
     save(path, notes, [1, 2, 3])
     before = path.read_bytes()
 
-    with pytest.raises(UsageError, match="another model's tokenizer"):
+    with pytest.raises(UsageError, match="a different tokenizer"):
         file(path, notes, "another").load()
     store = NgramStore()
     store.keep([5, 6, 7])
@@ -367,5 +367,5 @@ def test_a_store_without_ngrams_is_refused(alphabet: Path, tmp_path: Path) -> No
 def test_help_says_what_is_written() -> None:
     text = " ".join(specdec("run", "--help").out.replace("│", " ").split())
 
-    assert "Your prompts and the answers are kept" in text
-    assert "Without this option nothing is kept" in text
+    assert "Prompts and answers are stored" in text
+    assert "Without this option nothing is stored" in text

@@ -117,7 +117,8 @@ def test_chatml() -> None:
 
 def test_llama_3_gets_its_bos_and_the_date() -> None:
     assert rendered(LLAMA_3, SYSTEM, USER, bos="<|begin_of_text|>") == (
-        "<|begin_of_text|><|start_header_id|>system<|end_header_id|>\n\nToday Date: 26 Jul 2024\n\nBe short.<|eot_id|>"
+        "<|begin_of_text|><|start_header_id|>system<|end_header_id|>\n\nToday Date: 26 Jul 2024\n\nBe "
+        "short.<|eot_id|>"
         "<|start_header_id|>user<|end_header_id|>\n\nHi <b> & é<|eot_id|>"
         "<|start_header_id|>assistant<|end_header_id|>\n\n"
     )
@@ -213,7 +214,7 @@ def test_contents_are_given_as_parts_where_they_would_be_lost_as_text(source: st
 @pytest.mark.parametrize("source", ["", "Hello!", "{{ messages[0].role }}", "{% for m in chat %}{{ m }}{% endfor %}"])
 @pytest.mark.parametrize("messages", [[USER], [SYSTEM, USER], [USER, ANSWER, USER]])
 def test_a_template_that_leaves_out_the_question_is_refused(source: str, messages: list[Message]) -> None:
-    with pytest.raises(UsageError, match="leaves out what the user says") as caught:
+    with pytest.raises(UsageError, match="drops the user's message") as caught:
         rendered(source, *messages)
     assert "--raw" in str(caught.value.hint)
 
@@ -225,7 +226,7 @@ def test_a_system_message_that_is_left_out_is_told_once() -> None:
     assert words.decode(talk.ask("one")) == "<s>user:one "
     talk.answered(words.encode("1"), "1")
     talk.ask("two")
-    assert notes == ["The model's chat template has no place for a system message: it is left out."]
+    assert notes == ["The model's chat template has no system role: the system message is dropped."]
 
 
 def test_earlier_turns_that_are_left_out_are_told() -> None:
@@ -235,7 +236,7 @@ def test_earlier_turns_that_are_left_out_are_told() -> None:
     assert notes == []
     talk.answered(words.encode("1"), "1")
     assert words.decode(talk.ask("two")) == "<s>two"
-    assert notes == ["The model's chat template leaves out earlier turns: the model does not see them."]
+    assert notes == ["The model's chat template drops earlier turns: the model does not see them."]
 
 
 def test_templates_that_keep_everything_are_not_complained_of() -> None:

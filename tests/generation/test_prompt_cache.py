@@ -92,7 +92,8 @@ def test_the_text_with_a_cache_is_that_without(
     without = run(pair, longer)
     third = run(pair, longer, "--prompt-cache", cache)
     assert third.document["token_ids"] == without.document["token_ids"]
-    assert read(third)[0] == third.document["prompt_tokens"] - n, "the last token of the first prompt, and what follows"
+    assert read(third)[0] == third.document["prompt_tokens"] - n, "the last token of the first prompt, and what "
+    "follows"
     assert "written" in third.err, "it holds more than what was there"
 
     other = PROMPT[: len(PROMPT) // 2] + "Or so they said."
@@ -100,7 +101,7 @@ def test_the_text_with_a_cache_is_that_without(
     fourth = run(pair, other, "--prompt-cache", cache)
     assert fourth.document["token_ids"] == without.document["token_ids"]
     assert 0 < read(fourth)[0] < read(without)[0] / 2, "the half that is the same is not read again"
-    assert "holds another prompt of at least this length, and stays as it is" in fourth.err
+    assert "holds another prompt of at least this length and is left unchanged" in fourth.err
 
 
 @pytest.fixture
@@ -150,10 +151,10 @@ def of_another_user(path: Path) -> None:
     ("spoil", "reason"),
     [
         (flip, "p.cache is damaged"),
-        (cut, "p.cache is cut short"),
+        (cut, "p.cache is truncated"),
         (without_header, "p.cache is damaged"),
         (nested, "p.cache is damaged"),
-        (with_negative_count, "p.cache is cut short"),
+        (with_negative_count, "p.cache is truncated"),
         (of_another_user, "p.cache belongs to another user"),
         (of_another_version, "p.cache was written by another version of specdec"),
         (lambda path: path.write_bytes(b""), ""),
@@ -172,7 +173,7 @@ def test_a_spoilt_file_is_told_of_and_replaced(
 
     done = run(pair, PROMPT, "--prompt-cache", cache)
     assert done.document["token_ids"] == expected.document["token_ids"]
-    assert (f"{reason}: it is not used and will be replaced." in done.err) == bool(reason)
+    assert (f"{reason}: not used and will be replaced." in done.err) == bool(reason)
     assert read(done)[0] == read(expected)[0]
     assert cache.read_bytes() == good
     assert stat.S_IMODE(cache.stat().st_mode) == 0o600
@@ -188,7 +189,7 @@ def test_a_cache_of_another_model_of_the_same_name_and_size_is_not_used(
     expected = run((other, *options), PROMPT)
     done = run((other, *options), PROMPT, "--prompt-cache", cache)
     assert done.document["token_ids"] == expected.document["token_ids"]
-    assert "p.cache was made with another weights: it is not used and will be replaced." in done.err
+    assert "p.cache was made with a different weights: not used and will be replaced." in done.err
     assert read(done)[1] < read(expected)[1], "the draft is the same"
 
 
@@ -203,7 +204,7 @@ def test_a_cache_made_with_other_settings_is_not_used(
     expected = run(pair, PROMPT, *more)
     done = run(pair, PROMPT, *more, "--prompt-cache", cache, "--prompt-cache-ro")
     assert done.document["token_ids"] == expected.document["token_ids"]
-    assert f"p.cache was made with another {what}: it is not used." in done.err
+    assert f"p.cache was made with a different {what}: not used." in done.err
 
 
 def test_a_cache_that_does_not_fit_the_context_is_not_used(kept: tuple[tuple[object, ...], Path, Done]) -> None:
@@ -211,7 +212,7 @@ def test_a_cache_that_does_not_fit_the_context_is_not_used(kept: tuple[tuple[obj
     expected = run(pair, "the house", "--ctx", 64)
     done = run(pair, "the house", "--ctx", 64, "--prompt-cache", cache, "--prompt-cache-ro")
     assert done.document["token_ids"] == expected.document["token_ids"]
-    assert "which do not fit this context of 64: it is not used." in done.err
+    assert "which do not fit this context of 64: not used." in done.err
 
 
 def refused(pair: tuple[object, ...], *more: object) -> str:
@@ -230,9 +231,9 @@ def test_places_where_no_cache_can_be_are_refused_before_anything_is_loaded(
     assert "is not a prompt cache" in refused(pair, "--prompt-cache", letter)
     assert letter.read_text() == "Dear all,"
     assert "is not a prompt cache" in refused(pair, "--prompt-cache", tmp_path)
-    assert "cannot be written" in refused(pair, "--prompt-cache", tmp_path / "nowhere" / "p.cache")
-    assert "There is no prompt cache" in refused(pair, "--prompt-cache", tmp_path / "p.cache", "--prompt-cache-ro")
-    assert "needs the cache's file" in refused(pair, "--prompt-cache-ro")
+    assert "Cannot write to" in refused(pair, "--prompt-cache", tmp_path / "nowhere" / "p.cache")
+    assert "does not exist" in refused(pair, "--prompt-cache", tmp_path / "p.cache", "--prompt-cache-ro")
+    assert "needs a cache file" in refused(pair, "--prompt-cache-ro")
 
 
 def test_a_full_disk_costs_the_cache_and_not_the_text(
@@ -246,7 +247,7 @@ def test_a_full_disk_costs_the_cache_and_not_the_text(
     monkeypatch.setattr("specdec_cli.paths.os.fsync", full)
     done = run(pair, PROMPT, "--prompt-cache", tmp_path / "p.cache")
     assert done.document["token_ids"] == expected.document["token_ids"]
-    assert "p.cache cannot be written: No space left on device. The prompt is not kept." in done.err
+    assert "Cannot write p.cache: No space left on device. The prompt is not saved." in done.err
     assert list(tmp_path.iterdir()) == []
 
 
@@ -332,7 +333,7 @@ def test_a_trained_head_keeps_what_it_has_read(tmp_path: Path, kind: str) -> Non
     third = run(pair, other, "--prompt-cache", cache)
     assert same(third, without)
     assert 0 < third.stats["target_read_tokens"] < without.stats["target_read_tokens"] / 2
-    assert "p.cache.draft holds another prompt of at least this length, and stays as it is" in third.err
+    assert "p.cache.draft holds another prompt of at least this length and is left unchanged" in third.err
 
     longer = PROMPT + "And then one day, someone knocked."
     without = run(pair, longer)
@@ -349,8 +350,8 @@ def test_a_head_without_its_file_starts_afresh(tmp_path: Path) -> None:
     expected = run(pair, PROMPT, "--prompt-cache", cache)
     good = beside.read_bytes()
     for spoil, reason in (
-        (flip, "p.cache.draft is damaged: it is not used."),
-        (lambda path: path.write_bytes(cache.read_bytes()), "p.cache.draft was made with another model"),
+        (flip, "p.cache.draft is damaged: not used."),
+        (lambda path: path.write_bytes(cache.read_bytes()), "p.cache.draft was made with a different model"),
         (lambda path: path.unlink(), ""),
     ):
         spoil(beside)
@@ -359,7 +360,7 @@ def test_a_head_without_its_file_starts_afresh(tmp_path: Path) -> None:
         assert done.document["token_ids"] == expected.document["token_ids"]
         assert done.stats["drafted"] > 0
         assert reason in done.err
-        assert "The head has not read what is in the prompt cache" in done.err
+        assert "The head has not read the cached prompt" in done.err
         assert done.stats["target_read_tokens"] == 1
         assert (beside.read_bytes() if beside.exists() else None) == spoilt, "of the beginning it knows nothing"
         beside.write_bytes(good)
@@ -380,7 +381,7 @@ def test_a_heads_file_belongs_to_the_head_and_the_target(tmp_path: Path) -> None
     expected = run(with_head(target, other), PROMPT)
     done = run(with_head(target, other), PROMPT, "--prompt-cache", cache)
     assert done.document["token_ids"] == expected.document["token_ids"]
-    assert "p.cache.draft was made with another weights: it is not used." in done.err
+    assert "p.cache.draft was made with a different weights: not used." in done.err
     assert done.stats["target_read_tokens"] == 1
 
     tuned = with_layers(tmp_path / "other", seed=6)
@@ -388,7 +389,7 @@ def test_a_heads_file_belongs_to_the_head_and_the_target(tmp_path: Path) -> None
     done = run(with_head(tuned, head), PROMPT, "--prompt-cache", cache)
     assert same(done, expected)
     for file in ("p.cache", "p.cache.draft"):
-        assert f"{file} was made with another weights: it is not used and will be replaced." in done.err
+        assert f"{file} was made with a different weights: not used and will be replaced." in done.err
     assert same(run(with_head(tuned, head), PROMPT, "--prompt-cache", cache), expected)
 
     lookup = run((tuned, "--draft", "ngram", *with_head(tuned, head)[3:]), PROMPT, "--prompt-cache", cache)
@@ -403,7 +404,7 @@ def test_a_head_beside_a_hybrid_target_keeps_its_own_state_alone(tmp_path: Path)
     for _ in range(2):
         done = run(pair, PROMPT, "--prompt-cache", tmp_path / "p.cache")
         assert same(done, without)
-        assert "--prompt-cache does nothing for hybrid.gguf" in done.err
+        assert "--prompt-cache has no effect for hybrid.gguf" in done.err
     assert "loaded" in done.err
     assert [path.name for path in tmp_path.glob("p.cache*")] == ["p.cache.draft"]
 
@@ -414,7 +415,7 @@ def test_a_recurrent_model_has_no_use_for_it(tmp_path: Path) -> None:
     expected = json_inside(mamba, PROMPT, *arguments[1:])
     done = json_inside(mamba, PROMPT, *arguments[1:], "--prompt-cache", tmp_path / "p.cache")
     assert done.document["token_ids"] == expected.document["token_ids"]
-    assert "--prompt-cache does nothing for mamba.gguf" in done.err
+    assert "--prompt-cache has no effect for mamba.gguf" in done.err
     assert not (tmp_path / "p.cache").exists()
 
 

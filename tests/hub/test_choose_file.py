@@ -43,7 +43,7 @@ def test_what_is_typed(text: str, expected: HubSpec) -> None:
     "text", ["a", "a/b/c", "a/b:", "a/b@", "a/b:x@y:z", "a/b@../../x", "a/b@/tmp/x", "../b", "a/b:../x", ""]
 )
 def test_what_is_no_model(text: str) -> None:
-    with pytest.raises(UsageError, match="is no model of the Hub"):
+    with pytest.raises(UsageError, match="is not a model on the Hub"):
         parse_spec(text)
 
 
@@ -77,16 +77,16 @@ def test_nothing_named_means_the_only_model_or_the_usual_quant() -> None:
     assert picked(None, "one.gguf", "README.md").path == "one.gguf"
     assert picked(None, *LLAMA).path == "Llama-Q4_K_M.gguf"
     words, hint = refused(None, "a-Q5_0.gguf", "a-Q8_0.gguf")
-    assert words == "owner/name holds several models: a-Q5_0.gguf, a-Q8_0.gguf."
-    assert hint == "Name one, such as owner/name:Q5_0"
+    assert words == "owner/name has several models: a-Q5_0.gguf, a-Q8_0.gguf."
+    assert hint == "Give one, such as owner/name:Q5_0"
 
 
 def test_a_mistyped_quant_is_never_another_file() -> None:
     """A tool took two files of BF16 for it."""
     words, hint = refused("Q4_KM", *LLAMA, "BF16/Llama-BF16-00001-of-00002.gguf", "BF16/Llama-BF16-00002-of-00002.gguf")
-    assert words == "owner/name holds no Q4_KM; it holds BF16, F16, Q2_K, Q4_K_M, Q4_K_S, Q5_K_M, Q8_0."
+    assert words == "owner/name has no Q4_KM; it has BF16, F16, Q2_K, Q4_K_M, Q4_K_S, Q5_K_M, Q8_0."
     assert hint.startswith("Did you mean Q4_K_")
-    assert refused("Q4_K", *LLAMA)[0].startswith("owner/name holds no Q4_K;")
+    assert refused("Q4_K", *LLAMA)[0].startswith("owner/name has no Q4_K;")
     assert "Choose one of these." in refused("zzz", *LLAMA)[1]
 
 
@@ -96,8 +96,8 @@ def test_a_mistyped_file_name_finds_the_nearest() -> None:
 
 def test_a_tag_of_two_files_lists_both() -> None:
     words, hint = refused("COMPACT", "m-COMPACT-v1.gguf", "m-COMPACT-v2.gguf", "m-Q8_0.gguf")
-    assert words == "owner/name: COMPACT means several models: m-COMPACT-v1.gguf, m-COMPACT-v2.gguf."
-    assert hint == "Name the file, such as owner/name:m-COMPACT-v1.gguf"
+    assert words == "owner/name: COMPACT matches several models: m-COMPACT-v1.gguf, m-COMPACT-v2.gguf."
+    assert hint == "Give the file, such as owner/name:m-COMPACT-v1.gguf"
     assert picked("COMPACT", "m-COMPACT.gguf", "m-Q8_0.gguf").path == "m-COMPACT.gguf"
 
 
@@ -123,8 +123,8 @@ def test_the_exact_quant_comes_before_longer_ones() -> None:
 )
 def test_side_files_are_never_the_model(side_file: str) -> None:
     assert picked(None, side_file, "model-Q8_0.gguf").path == "model-Q8_0.gguf"
-    assert refused(None, side_file)[0] == "owner/name holds no GGUF model, only parts such as projectors or heads."
-    assert "holds no" in refused(side_file, side_file, "model-Q8_0.gguf", "model-Q4_0.gguf")[0]
+    assert refused(None, side_file)[0] == "owner/name has no GGUF model, only parts such as projectors or heads."
+    assert "has no" in refused(side_file, side_file, "model-Q8_0.gguf", "model-Q4_0.gguf")[0]
 
 
 @pytest.mark.parametrize(
@@ -164,7 +164,7 @@ def test_the_suffix_may_be_in_capitals() -> None:
 
 def test_pieces_cut_by_the_byte_are_no_models() -> None:
     """`.gguf.part1of2` must be joined first."""
-    assert refused(None, "m-Q8_0.gguf.part1of2", "m-Q8_0.gguf.part2of2")[0] == "owner/name holds no GGUF model."
+    assert refused(None, "m-Q8_0.gguf.part1of2", "m-Q8_0.gguf.part2of2")[0] == "owner/name has no GGUF model."
 
 
 def test_many_files_that_claim_many_parts_take_no_time() -> None:

@@ -90,7 +90,7 @@ def test_a_broken_connection_goes_on_where_it_broke(buyer: Buyer, big: Path, kin
     assert start == size // 2, "every byte that came is kept"
     assert sent == size - start
     assert (buyer.slept, buyer.progress.advanced) == ([1.0], size)
-    assert any("Trying again in 1 s." in note for note in buyer.progress.notes)
+    assert any("Retrying in 1 s." in note for note in buyer.progress.notes)
 
 
 def test_the_next_run_goes_on_where_the_last_one_gave_up(buyer: Buyer, big: Path) -> None:
@@ -129,9 +129,9 @@ def test_a_server_without_ranges_begins_anew_and_is_right(buyer: Buyer, big: Pat
 def test_a_silent_server_is_given_up_with_a_hint(buyer: Buyer) -> None:
     buyer.stall_seconds = 0.2
     buyer.stub.faults.append(Fault(path="/cdn/", kind="stall", after=1000, times=-1))
-    with pytest.raises(Stalled, match="No byte came from") as caught:
+    with pytest.raises(Stalled, match="sent nothing for") as caught:
         buyer.fetch()
-    assert "proxy or firewall" in str(caught.value.hint)
+    assert "proxy and firewall" in str(caught.value.hint)
     assert len(buyer.slept) == download.RETRIES
 
 
@@ -193,7 +193,7 @@ def test_a_file_that_is_no_model_is_put_aside(buyer: Buyer, body: bytes, reason:
 
 def test_a_model_that_was_cut_before_it_was_uploaded_is_put_aside(buyer: Buyer, big: Path) -> None:
     add(buyer.stub.root, TARGET_REPO, "cut.gguf", big.read_bytes()[: big.stat().st_size // 2])
-    with pytest.raises(DamagedFile, match="ends before its tensor"):
+    with pytest.raises(DamagedFile, match="ends before the end of its tensor"):
         buyer.fetch(TARGET_REPO, "cut.gguf")
 
 
@@ -246,7 +246,7 @@ def test_a_disk_that_fills_up_keeps_what_came(buyer: Buyer, big: Path, tmp_path:
         pytest.skip("no right to mount a small disk")
     try:
         small = Buyer(buyer.stub, disk / "cache")
-        with pytest.raises(DiskFull, match="is full; what has come is kept"):
+        with pytest.raises(DiskFull, match="is full; the bytes downloaded so far are kept"):
             small.fetch(TARGET_REPO, BIG)
         _, file = small.look_up(TARGET_REPO, BIG)
         kept = RepoStore(small.root, TARGET_REPO).incomplete(file.etag).stat().st_size
@@ -262,7 +262,7 @@ def test_a_cache_that_cannot_be_written_is_named(buyer: Buyer, monkeypatch: pyte
 
     info, file = buyer.look_up()
     monkeypatch.setattr(Path, "mkdir", refuse)
-    with pytest.raises(DiskFull, match="cannot be written: Permission denied") as caught:
+    with pytest.raises(DiskFull, match=r"Cannot write to .*: Permission denied") as caught:
         buyer.downloader().fetch(TARGET_REPO, info.commit, file)
     assert "HF_HUB_CACHE" in str(caught.value.hint)
 
@@ -362,7 +362,7 @@ def test_a_file_that_changes_on_the_hub_meanwhile_is_not_mixed(buyer: Buyer, big
     buyer.stub.repos.clear()
     meta = buyer.stub.root / TARGET_REPO / ".hub.json"
     meta.write_text(f'{{"sha": "{info.commit}"}}')
-    with pytest.raises(HubFailed, match="has changed on the Hub"):
+    with pytest.raises(HubFailed, match="changed on the Hub"):
         buyer.downloader().fetch(TARGET_REPO, info.commit, file)
 
 
@@ -384,7 +384,7 @@ def test_a_portals_page_costs_no_byte_of_what_is_there(buyer: Buyer, big: Path) 
         buyer.fetch(TARGET_REPO, BIG)
     buyer.stub.faults.clear()
     buyer.stub.faults.append(Fault(path="/cdn/", kind="status", status=200, times=-1))
-    with pytest.raises(HubFailed, match="sent something else than"):
+    with pytest.raises(HubFailed, match="sent something other than"):
         buyer.fetch(TARGET_REPO, BIG)
     _, file = buyer.look_up(TARGET_REPO, BIG)
     kept = RepoStore(buyer.root, TARGET_REPO).incomplete(file.etag).stat().st_size
@@ -487,7 +487,7 @@ def test_a_complete_cache_on_a_read_only_disk(buyer: Buyer, tmp_path: Path) -> N
         assert there.fetch() == place
         there.downloader().remember(TARGET_REPO, "main", info.commit)
         assert there.downloader().missing_bytes(TARGET_REPO, info.commit, [file]) == 0
-        with pytest.raises(DiskFull, match="cannot be written"):
+        with pytest.raises(DiskFull, match="Cannot write to"):
             there.fetch(DRAFT_REPO, DRAFT)
     finally:
         subprocess.run(["umount", str(disk)], check=True)

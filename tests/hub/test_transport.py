@@ -64,7 +64,7 @@ def test_a_byte_now_and_then_is_given_up(stub: HubStub, part: str, path: str, me
 
 def test_a_file_that_comes_too_slowly_is_given_up(stub: HubStub) -> None:
     stub.faults.append(Fault(path="/cdn/", kind="slow", after=LEAST_RATE // 4, times=-1))
-    with pytest.raises(Stalled, match=r"less than 1 KB per second|No byte came"):  # a busy machine leaves gaps
+    with pytest.raises(Stalled, match=r"less than 1 KB per second|sent nothing for"):  # a busy machine leaves gaps
         look(stub)
 
 
@@ -103,8 +103,8 @@ def read_on(watch: Watch, stream: Trickle) -> None:
     ("n", "seconds", "words", "until"),
     [
         (1, 1.0, "sends less than 1 KB per second", 30),
-        (1, 29.0, "did not finish its answer within 30 seconds", 30),
-        (0, 99.0, "No byte came from hub for 30 seconds", 30),
+        (1, 29.0, "did not finish its response within 30 seconds", 30),
+        (0, 99.0, "hub sent nothing for 30 seconds", 30),
     ],
 )
 def test_headers_have_a_deadline(n: int, seconds: float, words: str, until: float) -> None:
@@ -125,7 +125,7 @@ def test_a_body_has_a_least_rate_and_a_deadline_and_waits_for_its_reader() -> No
     for _ in range(20):
         watch.read(Trickle(clock, 2 * LEAST_RATE, 1.0), 1 << 20)
         clock.now += 20  # the reader writes to a slow disk: that is not the server's time
-    with pytest.raises(Stalled, match="did not finish its answer within 500 seconds"):
+    with pytest.raises(Stalled, match="did not finish its response within 500 seconds"):
         read_on(watch, Trickle(clock, 2 * LEAST_RATE, 1.0))
     watch.body(500.0)
     began = clock.now
@@ -147,7 +147,7 @@ def test_a_name_that_nobody_knows(monkeypatch: pytest.MonkeyPatch) -> None:
         raise socket.gaierror(-2, "Name or service not known")
 
     monkeypatch.setattr(socket, "getaddrinfo", fail)
-    with pytest.raises(NoNetwork, match=r"^hub\.example cannot be reached: no network, or no such name\.$"):
+    with pytest.raises(NoNetwork, match=r"^Cannot reach hub\.example: no network, or unknown host\.$"):
         Hub("https://hub.example").info(TARGET_REPO, "main")
 
 
@@ -185,21 +185,21 @@ def test_little_that_unpacks_to_much_is_refused(stub: HubStub) -> None:
 @pytest.mark.parametrize("encoding", ["gzip, gzip", "br", "x", "gzip,"])
 def test_packing_in_layers_is_refused(stub: HubStub, encoding: str) -> None:
     stub.faults.append(packed(gzip.compress(gzip.compress(bytes(1 << 20))), encoding))
-    with pytest.raises(HubFailed, match="packs its answers"):
+    with pytest.raises(HubFailed, match="uses a content encoding"):
         look(stub)
 
 
 @pytest.mark.parametrize("data", [b"", b"no gzip", gzip.compress(b"[]", mtime=0)[:12]])
 def test_what_cannot_be_unpacked(stub: HubStub, data: bytes) -> None:
     stub.faults.append(packed(data, "gzip"))
-    with pytest.raises(HubFailed, match=r"cannot be unpacked|does not answer in JSON"):
+    with pytest.raises(HubFailed, match=r"cannot be decompressed|did not respond with JSON"):
         look(stub)
 
 
 def test_a_file_that_comes_packed_is_refused_before_its_bytes(stub: HubStub) -> None:
     head = "HTTP/1.1 206 Partial\r\nContent-Encoding: gzip\r\nContent-Range: bytes 0-9999/9\r\n\r\n"
     stub.faults.append(Fault(path="/cdn/", kind="raw", headers={"raw": head}))
-    with pytest.raises(HubFailed, match=r"sends target-Q8_0\.gguf packed"):
+    with pytest.raises(HubFailed, match=r"sends target-Q8_0\.gguf compressed"):
         look(stub)
 
 
@@ -300,13 +300,13 @@ def test_a_proxy_is_asked_for_no_address_of_its_own_machine(stub: HubStub, monke
 @pytest.mark.parametrize("location", ["ftp://hub.example/x", "http://[::1", "http://hub:99999/x", "file:///etc/passwd"])
 def test_a_redirect_to_what_is_no_address(stub: HubStub, location: str) -> None:
     stub.faults.append(Fault(path="/tree/", kind="elsewhere", headers={"location": location}, times=-1))
-    with pytest.raises(HubError, match=r"no address of a Hub"):
+    with pytest.raises(HubError, match=r"not a valid Hub address"):
         look(stub)
 
 
 @pytest.mark.parametrize("endpoint", ["http://[::1", "http://hub:99999", "hub.example", "http://", "http://\ud800.x"])
 def test_an_endpoint_that_is_no_address(endpoint: str) -> None:
-    with pytest.raises(HubError, match="no address of a Hub"):
+    with pytest.raises(HubError, match="not a valid Hub address"):
         Hub(endpoint).info(TARGET_REPO, "main")
 
 
@@ -319,7 +319,7 @@ def test_a_proxy_that_is_no_address(monkeypatch: pytest.MonkeyPatch, proxy: str)
 
 def test_redirects_in_a_circle_end(stub: HubStub) -> None:
     stub.faults.append(Fault(path="/tree/", kind="elsewhere", headers={"location": "?again"}, times=-1))
-    with pytest.raises(HubFailed, match="redirects without end"):
+    with pytest.raises(HubFailed, match="redirects too many times"):
         look(stub)
 
 
@@ -351,7 +351,7 @@ def test_no_answer_brings_a_secret_into_an_error(
 @pytest.mark.parametrize("variable", ["HTTP_PROXY", "ALL_PROXY"])
 def test_a_password_of_a_proxy_stays_unsaid(monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
     monkeypatch.setenv(variable, f"http://me:{PASSWORD}@127.0.0.1:1")
-    with pytest.raises(ProxyFailed, match=r"The proxy 127\.0\.0\.1 cannot be reached: connection refused"):
+    with pytest.raises(ProxyFailed, match=r"Cannot reach the proxy 127\.0\.0\.1: connection refused"):
         Hub("http://hub.example").info(TARGET_REPO, "main")
 
 
@@ -376,7 +376,7 @@ def test_a_token_that_cannot_be_a_header_is_not_quoted(stub: HubStub, monkeypatc
     monkeypatch.setattr(
         "specdec_cli.hub.client.build_hf_headers", lambda **_: {"authorization": f"Bearer {TOKEN}\r\nX: y"}
     )
-    with pytest.raises(HubError, match="cannot be sent"):
+    with pytest.raises(HubError, match="Cannot send the request"):
         look(stub)
 
 
@@ -400,7 +400,7 @@ def test_short_times_are_seconds() -> None:
 )
 def test_names_that_no_disk_can_hold_refuse_the_list(stub: HubStub, path: str) -> None:
     stub.listing = [{"type": "file", "path": path, "size": 1, "oid": "a" * 40}]
-    with pytest.raises(HubError, match="impossible place"):
+    with pytest.raises(HubError, match="invalid path"):
         look(stub)
 
 
@@ -408,7 +408,7 @@ def test_names_that_no_disk_can_hold_refuse_the_list(stub: HubStub, path: str) -
 def test_names_that_windows_cannot_have(stub: HubStub, name: str) -> None:
     model = name if name.endswith(".gguf") else f"{name}/x.gguf"
     stub.listing = [{"type": "file", "path": model, "size": 1, "oid": "a" * 40}]
-    with pytest.raises(HubError, match="not every system can have"):
+    with pytest.raises(HubError, match="some systems do not allow"):
         look(stub)
     hub = Hub(stub.endpoint)
     stub.listing = [{"type": "file", "path": f"{name}/x.txt", "size": 1, "oid": "a" * 40}]

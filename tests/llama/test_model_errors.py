@@ -154,11 +154,11 @@ def test_a_damaged_file_is_a_model_error_with_its_reason(said: Said, name: str, 
     assert name in message
     assert re.search(DAMAGED[name], message)
     if name.startswith("cut"):
-        assert hint == "The file seems to be cut short or damaged; fetch it again."
+        assert hint == "The file seems to be truncated or damaged. Download it again."
 
 
 @pytest.mark.parametrize("how", ["read_vocabulary", "whole"])
-@pytest.mark.parametrize(("name", "reason"), [("missing.gguf", "There is no file"), ("folder.gguf", "is not a file")])
+@pytest.mark.parametrize(("name", "reason"), [("missing.gguf", "File not found"), ("folder.gguf", "is not a file")])
 def test_a_path_without_a_file(said: Said, name: str, reason: str, how: str) -> None:
     kind, message, exit_code, hint = said[name, how]
     assert (kind, exit_code) == ("ModelError", 3)
@@ -177,18 +177,18 @@ def test_a_tokenizer_without_weights_can_only_be_read(said: Said) -> None:
 def test_a_tokenizer_that_llama_cpp_would_abort_on_is_refused(said: Said) -> None:
     kind, message, _, _ = said["no_bytes.gguf", "read_vocabulary"]
     assert kind == "ModelError"
-    assert message.startswith("no_bytes.gguf has a tokenizer without byte tokens")
+    assert message.startswith("The tokenizer of no_bytes.gguf has no byte tokens")
 
 
 def test_an_encoder_is_refused_before_it_is_asked_for_text(said: Said) -> None:
     kind, message, _, _ = said["bert.gguf", "whole"]
     assert kind == "ModelError"
-    assert message == "bert.gguf is an embedding model; it cannot write text token by token."
+    assert message == "bert.gguf is an embedding model, which cannot generate text token by token."
 
 
 @pytest.mark.parametrize("name", ["bert-bge", "nomic-bert-moe", "qwen2", "llama-spm"])
 def test_published_tokenizer_files_do_not_load_as_models(vocab_path: Callable[[str], Path], name: str) -> None:
-    with pytest.raises(ModelError, match=r"ggml-vocab-.*\.gguf does not load: .*'token_embd.weight' not found"):
+    with pytest.raises(ModelError, match=r"Cannot load ggml-vocab-.*\.gguf: .*'token_embd.weight' not found"):
         LlamaModel(ModelSettings(vocab_path(name)))
 
 
@@ -197,7 +197,7 @@ def test_a_file_that_may_not_be_read(tmp_path: Path) -> None:
     path = tmp_path / "secret.gguf"
     path.write_bytes(b"GGUF")
     path.chmod(0)
-    with pytest.raises(ModelError, match="cannot be read: Permission denied"):
+    with pytest.raises(ModelError, match=r"Cannot read .*: Permission denied"):
         check_is_gguf(path)
 
 
@@ -259,7 +259,7 @@ def test_a_context_that_does_not_fit_names_model_and_size(tmp_path: Path) -> Non
     path = write_planted(tmp_path / "long.gguf", random_chain(320, 0), n_ctx_train=2**30)
     done = specdec("run", path, "a b", "-n", 3, "--ctx", 10_000_000, memory=4 << 30)
     assert (done.returncode, done.stdout) == (5, "")
-    assert "Error: llama.cpp could not make a context of 10000000 tokens for long.gguf: insufficient memory" in (
+    assert "Error: llama.cpp could not create a context of 10000000 tokens for long.gguf: insufficient memory" in (
         done.stderr
     )
     assert "Hint: Use a smaller --ctx" in done.stderr

@@ -110,14 +110,14 @@ def test_a_crash_without_words_is_not_explained_by_what_was_said_before() -> Non
 
 @pytest.mark.parametrize("end", [be_killed, throw_bad_alloc])
 def test_a_child_that_gets_no_memory_is_told_apart(end: object) -> None:
-    with pytest.raises(OutOfMemory, match=r"not enough memory for reading x\.gguf") as caught:
+    with pytest.raises(OutOfMemory, match=r"Not enough memory for reading x\.gguf") as caught:
         apart().call(end)  # type: ignore[arg-type]
     assert caught.value.exit_code == 5
 
 
 @pytest.mark.parametrize("seconds", [0, 1], ids=["computing", "sleeping"])
 def test_a_hang_is_bounded(tmp_path: Path, seconds: float) -> None:
-    with pytest.raises(ModelError, match=r"did not finish reading x\.gguf within 1 seconds of computing"):
+    with pytest.raises(ModelError, match=r"did not finish reading x\.gguf within 1 seconds of CPU time"):
         apart(patience=1).call(hang, tmp_path / "pid", seconds)
     assert is_gone(tmp_path / "pid")
 

@@ -457,7 +457,7 @@ def test_what_does_not_pay_is_not_drafted(
         found = drafter_for(pair, "ngram", pair.rule, 0.0).propose([1, 2, 3], 4)
         assert (found.off_reason is None) == pays
         if pays:
-            assert any("goes back to a checkpoint" in note and "pays from acceptance" in note for note in notes)
+            assert any("restores a checkpoint" in note and "pays from acceptance" in note for note in notes)
         else:
             assert "costs this target more than drafts can save" in str(found.off_reason)
         assert drafter_for(pair, "none", pair.rule, 0.0).propose([1], 1).off_reason == "--draft none"

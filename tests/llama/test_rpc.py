@@ -246,7 +246,7 @@ def test_a_server_that_does_not_answer_is_an_error_in_words(pair: tuple[Path, Pa
     assert (done.code, done.out) == (3, "")
     assert done.err == (
         f"Error: No RPC server answers at {endpoint}: Connection refused.\n"
-        "Hint: Start it there and check host and port.\n"
+        "Hint: Start one there, and check host and port.\n"
     )
 
 
@@ -254,10 +254,10 @@ def test_a_server_that_does_not_answer_is_an_error_in_words(pair: tuple[Path, Pa
 def test_an_endpoint_is_host_and_port(pair: tuple[Path, Path], endpoint: str) -> None:
     done = specdec("run", pair[0], "a b", "--rpc", endpoint)
     assert (done.code, done.out) == (2, "")
-    assert f"--rpc cannot be '{endpoint}'." in done.err
+    assert f"Invalid --rpc: '{endpoint}'." in done.err
 
 
 def test_an_unknown_device_is_told_the_known_ones(server: str, pair: tuple[Path, Path]) -> None:
     done = run(pair, "--rpc", server, "--device", "CUDA0")
     assert (done.code, done.out) == (2, "")
-    assert "There is no device 'CUDA0'.\nHint: This build and machine have: CPU, RPC0, RPC1." in done.err
+    assert "Unknown device: 'CUDA0'.\nHint: Available devices: CPU, RPC0, RPC1." in done.err

@@ -218,9 +218,9 @@ def test_every_draft_length_has_its_rows(models: dict[str, LlamaModel], k: int) 
 
 
 def test_a_draft_that_does_not_fit_one_pass_is_refused_by_the_settings() -> None:
-    with pytest.raises(UsageError, match="A draft of 512 tokens does not fit one pass of 512"):
+    with pytest.raises(UsageError, match="A draft of 512 tokens does not fit in a pass of 512"):
         ContextSettings(max_rows=513)
-    with pytest.raises(UsageError, match="does not fit one pass of 64"):
+    with pytest.raises(UsageError, match="does not fit in a pass of 64"):
         ContextSettings(n_ubatch=64, max_rows=65)
 
 

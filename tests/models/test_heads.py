@@ -156,39 +156,39 @@ def dflash(kind: Any = "dflash", n: int = N, **options: Any) -> Write:
         (eagle3(layers=(0, 1, -2)), "reads layer -2"),
         (eagle3(layers=(0, 1, 70000)), "reads layer 70000"),
         (eagle3(layers=(0, 1)), "reads 2 layers"),
-        (eagle3(metadata={"eagle3.target_layers": 3}), "does not say which layers"),
+        (eagle3(metadata={"eagle3.target_layers": 3}), "does not say which target layers"),
         (eagle3(target_width=128, own_embeddings=True), "hidden size of 128; this one's is 264"),
         (eagle3(40, target_width=N, vocab=N), "has no token embeddings of its own and is 40 wide"),
         (eagle3(40, target_width=N, vocab=N, own_embeddings=True, own_output=False), "has no output matrix of its own"),
         (eagle3(vocab=N - 8), "knows 256 tokens, and the target 264"),
         (eagle3(vocab=N - 8, own_embeddings=True), "knows 256 tokens, and the target 264"),
-        (eagle3(vocab=N, metadata={"eagle3.vocab_size": 0}), "says nothing of its vocabulary"),
+        (eagle3(vocab=N, metadata={"eagle3.vocab_size": 0}), "has no vocabulary size"),
         (eagle3(own_output=False, drafted=np.arange(8)), "drafts 8 tokens, but its output matrix has 264 rows"),
-        (eagle3(drafted=np.array([0, 5, N])), "drafts token 264, and there are 264"),
+        (eagle3(drafted=np.array([0, 5, N])), "drafts token 264, but there are 264"),
         (eagle3(drafted=np.array([0, -1, 5])), "drafts token -1"),
-        (eagle3(drafted=np.arange(4), tensors={"d2t": np.arange(4, dtype=np.int32)}), "d2t) of the wrong kind"),
-        (eagle3(own_embeddings=True, tensors={"token_embd.weight": np.zeros((9, N), np.float32)}), "embeddings of 9"),
+        (eagle3(drafted=np.arange(4), tensors={"d2t": np.arange(4, dtype=np.int32)}), "d2t) of the wrong type"),
+        (eagle3(own_embeddings=True, tensors={"token_embd.weight": np.zeros((9, N), np.float32)}), "embeddings for 9"),
         (eagle3(metadata={"eagle3.block_count": 2}), "has 2 layers; an EAGLE-3 head has 1"),
         (eagle3(metadata={"eagle3.attention.value_length": 8}), "keys of size 66 and values of size 8"),
-        (eagle3(metadata={"eagle3.attention.head_count_kv": 3}), "4 heads of attention on 3 of keys"),
+        (eagle3(metadata={"eagle3.attention.head_count_kv": 3}), "4 attention heads for 3 key-value heads"),
         (eagle3(metadata={"eagle3.attention.head_count": 0}), "0 heads"),
-        (eagle3(metadata={"eagle3.rope.dimension_count": 7}), "turns 7 numbers of keys of size 66"),
+        (eagle3(metadata={"eagle3.rope.dimension_count": 7}), "rotates 7 dimensions of keys of size 66"),
         (eagle3(metadata={"eagle3.rope.dimension_count": 68}), "turns 68 numbers"),
         (eagle3(metadata={"eagle3.expert_used_count": 2}), "has experts"),
-        (eagle3(metadata={"eagle3.nextn_predict_layers": 1}), "has layers for further tokens (MTP)"),
-        (eagle3(metadata={"eagle3.embedding_length_out": 100}), "states of another width"),
-        (eagle3(metadata={"eagle3.attention.layer_norm_rms_epsilon": -1.5}), "adds -1.5 to what"),
-        (eagle3(metadata={"eagle3.rope.scaling.type": "banana"}), "in an unknown way ('banana')"),
+        (eagle3(metadata={"eagle3.nextn_predict_layers": 1}), "has MTP layers, which this kind"),
+        (eagle3(metadata={"eagle3.embedding_length_out": 100}), "hidden states of a different width"),
+        (eagle3(metadata={"eagle3.attention.layer_norm_rms_epsilon": -1.5}), "an invalid norm epsilon (-1.5)"),
+        (eagle3(metadata={"eagle3.rope.scaling.type": "banana"}), "an unknown RoPE scaling ('banana')"),
         (eagle3(tensors={"output_norm.weight": np.ones(N, np.float16)}), "has the tensor output_norm.weight as F16"),
         (eagle3(tensors={"blk.0.attn_q.weight": np.ones((N, 2 * N), np.int32)}), "blk.0.attn_q.weight as I32"),
-        (eagle3(metadata={"eagle3.norm_before_fc": True}), "does not load"),
-        (eagle3(tensors={"fc.weight": np.zeros((N, N), np.float32)}), "does not load"),
+        (eagle3(metadata={"eagle3.norm_before_fc": True}), "Cannot load"),
+        (eagle3(tensors={"fc.weight": np.zeros((N, N), np.float32)}), "Cannot load"),
         (dflash(layers=(0, 3)), "reads layer 3 of its target"),
         (dflash(n=320), "hidden size of 320; this one's is 264"),
-        (dflash(mask=None), "does not say which token marks the places"),
-        (dflash(mask=N), "does not say which token marks the places"),
-        (dflash(block=1), "how many tokens it drafts at once"),
-        (dflash("dspark", metadata={"dflash.block_size": 0}), "how many tokens it drafts at once"),
+        (dflash(mask=None), "has no mask token"),
+        (dflash(mask=N), "has no mask token"),
+        (dflash(block=1), "has no block size"),
+        (dflash("dspark", metadata={"dflash.block_size": 0}), "has no block size"),
         (dflash(metadata={"dflash.hyper_connection_count": 4}), "DeepSeek V4"),
         (dflash(metadata={"dflash.attention.sliding_window": 8}), "sliding window but no layer"),
         (dflash("dflash2", metadata={"dflash.selector_top_k": 60}), "chooses among 60 tokens"),
@@ -206,16 +206,14 @@ def test_a_head_that_does_not_fit_is_refused_in_words(target: Path, tmp_path: Pa
 def test_a_head_of_another_tokenizer_is_refused_as_any_draft_is(target: Path, tmp_path: Path) -> None:
     other = make_vocab(N).renamed({260: "other", 261: "another"})
     head = write_eagle3(tmp_path / "head.gguf", N, vocab=other)
-    with pytest.raises(VocabularyMismatch, match="is not that of"):
+    with pytest.raises(VocabularyMismatch, match="differs from that of"):
         opened(target, head)
 
 
 def test_an_architecture_that_does_not_tell_its_layers(tmp_path: Path) -> None:
     target = write_tiny_swa(tmp_path / "target.gguf", seed=1, n_vocab=N)
     told = refusal(target, write_eagle3(tmp_path / "head.gguf", N, layers=(0, 0, 1)))
-    assert told == (
-        "head.gguf reads hidden states inside its target, which llama.cpp does not tell for the architecture gemma3."
-    )
+    assert told == ("head.gguf reads hidden states of inner layers, which llama.cpp does not expose for gemma3.")
 
 
 @pytest.mark.parametrize("kind", ["eagle3", "dflash", "mtp"])
@@ -239,12 +237,12 @@ def test_a_head_inside_its_targets_cache(target: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"part": "trunk"}, "promises MTP layers but lacks blk.2.nextn.eh_proj.weight"),
+        ({"part": "trunk"}, "declares MTP layers but lacks blk.2.nextn.eh_proj.weight"),
         ({"without": "blk.2.nextn.hnorm.weight"}, "lacks blk.2.nextn.hnorm.weight"),
         ({"without": "blk.2.ffn_gate_inp.weight"}, "lacks blk.2.ffn_gate_inp.weight"),
-        ({"n_nextn": 2}, "has 2 MTP layers; for glm4moe llama.cpp can run one"),
-        ({"without": "blk.2.attn_q.weight"}, "does not load"),
-        ({"metadata": {"glm4moe.nextn_predict_layers": 0}}, "has no layers that predict further tokens"),
+        ({"n_nextn": 2}, "has 2 MTP layers; llama.cpp supports one for glm4moe"),
+        ({"without": "blk.2.attn_q.weight"}, "Cannot load"),
+        ({"metadata": {"glm4moe.nextn_predict_layers": 0}}, "has no multi-token prediction layers"),
     ],
 )
 def test_mtp_layers_that_are_not_there(tmp_path: Path, options: dict[str, Any], words: str) -> None:
@@ -252,12 +250,12 @@ def test_mtp_layers_that_are_not_there(tmp_path: Path, options: dict[str, Any], 
 
 
 def test_mtp_without_such_layers(target: Path) -> None:
-    assert refusal(target, None, "mtp") == "target.gguf has no layers that predict further tokens (MTP, NextN)."
+    assert refusal(target, None, "mtp") == "target.gguf has no multi-token prediction layers (MTP, NextN)."
 
 
 def test_mtp_layers_beside_another_target(target: Path, tmp_path: Path) -> None:
     head = write_mtp(tmp_path / "head.gguf", CHAIN, part="head")
-    assert refusal(target, head) == "head.gguf is a head for the architecture glm4moe; the target's is llama."
+    assert refusal(target, head) == "head.gguf is a head for glm4moe; the target is llama."
     wide = write_mtp(tmp_path / "wide.gguf", random_chain(320, seed=2), part="trunk")
     assert "hidden size of 264; this one's is 320" in refusal(wide, head)
 

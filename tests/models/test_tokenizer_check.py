@@ -243,9 +243,9 @@ def test_no_pre_tokenizer_is_the_default_one():
 def test_the_probe_text_must_be_encoded_alike():
     finding = only(compare(vocabulary(), vocabulary(probe_ids=(1, 4, 4, 5))))
     assert (finding.rule, finding.severity) == ("probe text", "error")
-    assert "2 tokens by the target, 3 by the draft; they part at token 2, 5 'llo' vs 4 'he'" in finding.text
+    assert "2 tokens by the target, 3 by the draft; they diverge at token 2, 5 'llo' vs 4 'he'" in finding.text
     shorter = only(compare(vocabulary(), vocabulary(probe_ids=(1, 4))))
-    assert "they part at token 2, 5 'llo' vs none" in shorter.text
+    assert "they diverge at token 2, 5 'llo' vs none" in shorter.text
 
 
 def test_the_probe_text_is_compared_without_bos_and_eos():
@@ -299,14 +299,14 @@ def test_a_refusal_names_files_rule_values_and_ids():
     error = refusal(compare(vocabulary(name="big.gguf"), vocabulary(name="small.gguf", changed=changed, bos=0)))
     assert error.exit_code == 4
     assert str(error).splitlines() == [
-        "The tokenizer of small.gguf (draft) is not that of big.gguf (target).",
-        "token text: 2 of 9 shared ids name different text, "
+        "The tokenizer of small.gguf (draft) differs from that of big.gguf (target).",
+        "token text: 2 of 9 shared ids have different text, "
         "first 4 'he' (normal) vs 'x' (normal), 5 'llo' (normal) vs 'y' (normal).",
         "Also different: probe text (2 tokens vs 3 tokens), BOS (1 '<s>' vs 0 '<unk>').",
     ]
     assert error.hint is not None
     assert "--draft ngram" in error.hint
-    assert "another tokenizer are not available" in error.hint
+    assert "a different tokenizer are not supported" in error.hint
     assert "--force" not in error.hint
 
 
@@ -318,7 +318,7 @@ def test_a_refusal_counts_the_ids_even_if_the_types_differ():
 def test_a_refusal_of_equal_tokens_points_at_the_conversion():
     hint = refusal(compare(vocabulary(), vocabulary(add_bos=False, probe_ids=(4, 5)))).hint
     assert hint is not None
-    assert hint.startswith("The tokens are the same, so a newer conversion")
+    assert hint.startswith("The tokens are the same, so converting the older file again")
 
 
 def test_one_line_with_notes():
@@ -355,7 +355,7 @@ def test_the_report_shows_facts_findings_and_verdict():
         "vocabulary type   SPM               SPM",
     ]
     assert lines[-5:] == [
-        "error token text: 1 of 9 shared ids name different text",
+        "error token text: 1 of 9 shared ids have different text",
         "      id   target        draft",
         "      4    'he' normal   'hi' normal",
         "",

@@ -42,7 +42,7 @@ def test_what_is_opened_otherwise_is_said() -> None:
     words = "1 threads, cache q8_0, draft's cache bf16, flash attention off"
     assert str(tuned) == f"model k auto, p-min 0.5, {words} (1.25 times plain decoding, measured 2026-01-01)"
     plain = Profile("none", 0, 0.0, None, 1.0, "2026-01-01", "bf16")
-    assert str(plain) == "plain decoding, since no draft pays here, cache bf16 (measured 2026-01-01)"
+    assert str(plain) == "plain decoding, because no draft pays here, cache bf16 (measured 2026-01-01)"
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_run_uses_a_profile_says_so_and_writes_the_same(models: Models) -> None:
     before = with_draft(models)
     save_profile(key_for(models.words, models.draft), PROFILE)
     tuned = with_draft(models)
-    assert "Tuned for this pair: model k 3, p-min 0.5, 1 threads (1.25 times" in tuned.err
+    assert "Using the tuned profile of this pair: model k 3, p-min 0.5, 1 threads (1.25 times" in tuned.err
     settings = tuned.document["settings"]
     assert (settings["k"], settings["p_min"], settings["threads"]) == (3, 0.5, 1)
     assert tuned.document["token_ids"] == before.document["token_ids"]
@@ -147,7 +147,7 @@ def test_run_opens_the_caches_of_a_profile(models: Models) -> None:
 def test_a_draft_that_does_not_pay_is_not_loaded(models: Models) -> None:
     save_profile(key_for(models.words, models.draft), Profile("none", 0, 0.0, None, 1.0, "2026-01-01"))
     plain = with_draft(models)
-    assert "Tuned for this pair: plain decoding, since no draft pays here" in plain.err
+    assert "Using the tuned profile of this pair: plain decoding, because no draft pays here" in plain.err
     assert plain.document["models"]["draft"] is None
     assert plain.document["stats"]["drafted"] == 0
 
@@ -186,10 +186,10 @@ def test_tune_finds_keeps_and_tells(models: Models, tmp_path: Path) -> None:
         assert (profile.drafter, profile.k, profile.p_min) == (best["drafter"], best["k"], best["p_min"])
     else:
         assert profile.drafter == "none"
-    assert "Trying 1 and 2 threads" in done.err
-    assert ("Trying draft's cache bf16, draft's cache q8_0" in done.err) == (profile.drafter == "model")
+    assert "Testing 1 and 2 threads" in done.err
+    assert ("Testing draft's cache bf16, draft's cache q8_0" in done.err) == (profile.drafter == "model")
     assert (profile.cache_type, profile.flash_attention) == (None, None), "the target's stay as they are"
-    assert f"Tuned for this pair: {profile}" in with_draft(models).err
+    assert f"Using the tuned profile of this pair: {profile}" in with_draft(models).err
 
 
 @pytest.mark.parametrize("drafter", ["ngram+model", "ngram+medusa"])

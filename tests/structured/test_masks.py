@@ -184,4 +184,4 @@ def test_a_template_that_knows_of_thoughts_makes_a_note(tmp_path: Path) -> None:
         with LlamaModel(ModelSettings(path), vocab_only=True) as opened, ExitStack() as stack:
             grammar = open_grammar(GrammarSource("regex", " a"), opened, said.append, stack)
             assert isinstance(grammar, AfterThought) == (name == "thinks")
-    assert said == ["This model may think first: the grammar begins after </think>."]
+    assert said == ["This model may think first: the grammar applies after </think>."]

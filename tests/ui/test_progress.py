@@ -43,9 +43,9 @@ def test_a_file_that_goes_on_or_is_there() -> None:
     shown.advance(50_000_000)
     shown.advance(60_000_000)
     shown.begin("b.gguf", 1000, 1000)
-    assert lines[0] == "a.gguf (2.00 GB) goes on at 1.00 GB."
+    assert lines[0] == "a.gguf (2.00 GB) resumes at 1.00 GB."
     assert lines[1].startswith("a.gguf:  56% of 2.00 GB")
-    assert lines[2] == "b.gguf (1.0 kB) is here already."
+    assert lines[2] == "b.gguf (1.0 kB) is already downloaded."
 
 
 def test_a_file_that_begins_anew_counts_anew() -> None:

@@ -236,7 +236,7 @@ def test_ctrl_c_while_reading_a_long_prompt(smollm2_q4_0: Path, tmp_path: Path) 
     prompt = tmp_path / "prompt.txt"
     prompt.write_text("The quick brown fox jumps over the lazy dog. " * 600, encoding="utf-8")
     with Terminal("run", smollm2_q4_0, "-f", prompt, "--ctx", 8192, "--batch", 4096) as terminal:
-        terminal.wait_for(b"reading the prompt: 60")
+        terminal.wait_for(b"prompt: 60")
         terminal.read_for(1.0)
         assert terminal.process.poll() is None
         asked = time.monotonic()
@@ -446,7 +446,7 @@ def test_question_that_finds_no_room_does_not_end_the_chat(models: Models, tmp_p
     with Chat(tmp_path / "trace", models.chat, "--ctx", 60) as chat:
         chat.say("0123456789")
         chat.send(b"0123456789012345678901234567890123456789\n")
-        chat.wait_for(b"Nothing was asked")
+        chat.wait_for(b"The message was not sent")
         chat.wait_for_question()
         chat.send(b"/new\n")
         chat.say("0123456789")
@@ -476,7 +476,7 @@ def test_sigterm_at_the_question_ends_the_chat(chat: Chat) -> None:
 
 def test_chat_needs_a_template_and_text(models: Models) -> None:
     for flags, words in (
-        ((models.ring,), "This model has no chat template, so there is nothing to chat with."),
+        ((models.ring,), "This model has no chat template, so it cannot chat."),
         ((models.chat, "--json"), "--json needs a prompt."),
     ):
         with Terminal("run", *flags) as terminal:

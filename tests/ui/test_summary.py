@@ -25,7 +25,7 @@ def test_all_figures_of_a_run() -> None:
         "stopped: end of answer\n"
         "8 tokens, 116.7 tokens/s, first token after 250 ms\n"
         "4 rounds, 2.00 tokens per pass, drafted 9, accepted 4, acceptance 44%\n"
-        "draft 12.0 ms, verify 42.0 ms, everything else 6.0 ms"
+        "draft 12.0 ms, verify 42.0 ms, other 6.0 ms"
     )
 
 

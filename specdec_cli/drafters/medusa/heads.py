@@ -86,13 +86,13 @@ def read_heads(path: Path, target: TargetShape, target_output: Callable[[], Matr
             parts.setdefault(int(head), {})[int(layer), f"{is_block or 'output'}.{kind}"] = tensor
     if not parts:
         raise ModelError(
-            f"{path.name} holds no Medusa head.",
-            hint="Its tensors should be called 0.0.linear.weight, 0.0.linear.bias, 0.1.weight and so on.",
+            f"{path.name} has no Medusa heads.",
+            hint="Tensors should be named 0.0.linear.weight, 0.0.linear.bias, 0.1.weight and so on.",
         )
     if sorted(parts) != list(range(len(parts))):
         raise ModelError(
-            f"{path.name} has heads {', '.join(map(str, sorted(parts)))}, which leaves some out.",
-            hint="Use the whole file.",
+            f"{path.name} has heads {', '.join(map(str, sorted(parts)))}; some are missing.",
+            hint="Use the complete file.",
         )
     is_shared = not any(kind == "output.weight" for part in parts.values() for _, kind in part)
     heads = tuple(_head(path.name, i, parts[i], target, is_shared=is_shared) for i in range(len(parts)))
@@ -108,7 +108,7 @@ def _file(path: Path) -> Path:
         return files[0]
     raise ModelError(
         f"{path} holds {len(files) or 'no'} safetensors files, and none is called {FILE_NAME}.",
-        hint="Name the one that has the heads.",
+        hint="Give the one with the heads.",
     )
 
 
@@ -127,7 +127,7 @@ def _head(
     _check_width(name, head, output.shape[1:], (target.n_embd,))
     if not target.n_shared <= len(output) <= target.n_vocab:
         raise ModelError(
-            f"Head {head} of {name} knows {len(output)} tokens, and the target has {target.n_vocab}.", hint=_HINT
+            f"Head {head} of {name} has {len(output)} tokens; the target has {target.n_vocab}.", hint=_HINT
         )
     return Head(tuple(blocks), np.ascontiguousarray(output[: target.n_shared]))
 
@@ -136,7 +136,7 @@ def _part(name: str, head: int, parts: Mapping[tuple[int, str], Matrix], key: tu
     if key not in parts:
         layer, kind = key
         raise ModelError(
-            f"{name} has no tensor {head}.{layer}.{kind.removeprefix('output.')}.", hint="Use the whole file."
+            f"{name} has no tensor {head}.{layer}.{kind.removeprefix('output.')}.", hint="Use the complete file."
         )
     return parts[key]
 
@@ -144,7 +144,7 @@ def _part(name: str, head: int, parts: Mapping[tuple[int, str], Matrix], key: tu
 def _check_width(name: str, head: int, found: tuple[int, ...], expected: tuple[int, ...]) -> None:
     if found != expected:
         raise ModelError(
-            f"Head {head} of {name} is for states of {found[0] if found else 0} numbers, and the target's have "
-            f"{expected[0]}.",
+            f"Head {head} of {name} expects hidden states of width {found[0] if found else 0}; the target's "
+            f"have width {expected[0]}.",
             hint=_HINT,
         )

@@ -18,7 +18,7 @@ from specdec_cli.errors import ModelError
 _LARGEST_HEADER = 100_000_000
 """The format's own limit."""
 _DTYPES: Mapping[str, np.dtype[Any]] = {"F32": np.dtype("<f4"), "F16": np.dtype("<f2"), "BF16": np.dtype("<u2")}
-_DAMAGED = "Fetch it again, or convert it again; a pickled .pt or .bin file is not one."
+_DAMAGED = "Download or convert it again. Pickled .pt and .bin files are not supported."
 
 
 def read_safetensors(path: Path) -> dict[str, NDArray[np.float32]]:
@@ -26,7 +26,7 @@ def read_safetensors(path: Path) -> dict[str, NDArray[np.float32]]:
     try:
         data = np.memmap(path, np.uint8, "r") if path.stat().st_size else np.empty(0, np.uint8)
     except OSError as error:
-        raise ModelError(f"{path} cannot be read: {error.strerror or error}.", hint="Check the path.") from error
+        raise ModelError(f"Cannot read {path}: {error.strerror or error}.", hint="Check the path.") from error
     entries, start = _header(path, data)
     return {name: _tensor(path, name, entry, data[start:]) for name, entry in entries.items() if name != "__metadata__"}
 
@@ -35,7 +35,7 @@ def _header(path: Path, data: NDArray[np.uint8]) -> tuple[dict[str, Any], int]:
     """The header, and where the tensors begin."""
     n = int.from_bytes(data[:8].tobytes(), "little")
     if len(data) < 8 or not 2 <= n <= min(len(data) - 8, _LARGEST_HEADER):
-        raise _damaged(path, "it has no header of the length that it names")
+        raise _damaged(path, "its header is shorter than declared")
     try:
         entries = json.loads(data[8 : 8 + n].tobytes().decode())
     except (ValueError, RecursionError) as error:
@@ -58,10 +58,10 @@ def _tensor(path: Path, name: str, entry: object, data: NDArray[np.uint8]) -> ND
             f"{path.name} has a tensor {shown!r} of type {dtype!r}.", hint=f"Convert it to {', '.join(_DTYPES)}."
         )
     if not _are_sizes(shape) or not _are_sizes(offsets) or len(offsets) != 2:
-        raise _damaged(path, f"tensor {shown!r} has no shape and place")
+        raise _damaged(path, f"tensor {shown!r} has no shape or offsets")
     begin, end = offsets
     if not begin <= end <= len(data) or math.prod(shape) * _DTYPES[dtype].itemsize != end - begin:
-        raise _damaged(path, f"tensor {shown!r} does not lie within it")
+        raise _damaged(path, f"tensor {shown!r} lies outside the file")
     raw = np.frombuffer(data[begin:end], _DTYPES[dtype]).reshape(shape)
     if dtype == "BF16":  # the upper half of a float32
         return (raw.astype(np.uint32) << 16).view(np.float32)
@@ -74,4 +74,4 @@ def _are_sizes(values: Any) -> bool:
 
 
 def _damaged(path: Path, what: str) -> ModelError:
-    return ModelError(f"{path.name} is not a whole safetensors file: {what}.", hint=_DAMAGED)
+    return ModelError(f"{path.name} is not a valid safetensors file: {what}.", hint=_DAMAGED)

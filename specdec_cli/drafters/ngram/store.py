@@ -148,11 +148,11 @@ class StoreFile:
         try:
             return NgramStore(self._read())
         except Damaged as damage:
-            self._say(f"{self._path} is left out: {damage}. Name another file to begin a new store.")
+            self._say(f"Ignoring {self._path}: {damage}. Give another file to start a new store.")
             return NgramStore()
         except OSError as error:
             raise UsageError(
-                f"{self._path} cannot be read: {error.strerror}.", hint="Check the path of --ngram-store."
+                f"Cannot read {self._path}: {error.strerror}.", hint="Check the path of --ngram-store."
             ) from error
 
     def save(self, store: NgramStore) -> None:
@@ -164,7 +164,7 @@ class StoreFile:
         except (Damaged, UsageError):
             return  # told when it was loaded, or not ours
         except OSError as error:
-            self._say(f"The n-gram store is not saved: {self._path}: {error.strerror}.")
+            self._say(f"Cannot save the n-gram store {self._path}: {error.strerror}.")
 
     def _read(self) -> list[Text]:
         """The texts, oldest first; none where there is no file. Raises Damaged, UsageError, OSError."""
@@ -177,8 +177,8 @@ class StoreFile:
         header = _header(first)
         if header["tokenizer"] != self._tokenizer:
             raise UsageError(
-                f"{self._path} holds texts of another model's tokenizer.",
-                hint="Give each model its own file, or give a folder.",
+                f"{self._path} was made with a different tokenizer.",
+                hint="Use one file per tokenizer, or give a folder.",
             )
         if len(data) > _LARGEST_FILE or header["crc32"] != zlib.crc32(rest):
             raise Damaged("it is damaged (its checksum is wrong)")
@@ -191,7 +191,7 @@ def _header(line: bytes) -> dict[str, object]:
     except ValueError:
         header = None
     if not isinstance(header, dict) or header.get("format") != _FORMAT or not {"tokenizer", "crc32"} <= header.keys():
-        raise Damaged("it is no n-gram store")
+        raise Damaged("it is not an n-gram store")
     return header
 
 
@@ -201,7 +201,7 @@ def _ids(line: bytes, n_vocab: int) -> Text:
     except ValueError:
         ids = None
     if not isinstance(ids, list) or not all(type(i) is int and 0 <= i < n_vocab for i in ids):
-        raise Damaged("it is damaged (a line of it is no list of tokens)")
+        raise Damaged("it is damaged (a line is not a list of tokens)")
     return tuple(ids)
 
 
