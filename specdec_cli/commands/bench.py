@@ -5,6 +5,7 @@ import signal
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,7 +16,7 @@ from specdec_cli.commands.bench_output import compare_benchmarks, report
 from specdec_cli.commands.chat import stoppable
 from specdec_cli.commands.drafting_options import DraftOptions
 from specdec_cli.commands.groups import takes_groups
-from specdec_cli.commands.options import MODEL, SEED, LogOpt, say, words, write_log
+from specdec_cli.commands.options import MODEL, SEED, LogOpt, loading, say, waiting, words, write_log
 from specdec_cli.commands.placement_options import PlacementOptions
 from specdec_cli.commands.sampling_options import SamplingOptions
 from specdec_cli.commands.tune import MEASURED_SHARE, Tuning, fastest, keep
@@ -134,8 +135,13 @@ def _measured(
     from specdec_cli.llama.abort import AbortFlag
 
     abort, began = AbortFlag(), time.perf_counter()
-    with stoppable(abort), open_pair(request, say=say, abort=abort) as pair:
-        tasks = as_tasks(pair, prompts, what.n, say)
+    with ExitStack() as stack:
+        stack.enter_context(stoppable(abort))
+        with waiting() as line:
+            line.show(loading(request.target, request.drafting.draft))
+            pair = stack.enter_context(open_pair(request, say=line.say, abort=abort))
+            line.show("Reading the prompts ...")
+            tasks = as_tasks(pair, prompts, what.n, line.say)
         measuring = Bench(pair, params, what.n, time.perf_counter)
         measuring.check(settings)
         contexts = [len(tasks[0].ids) + what.n // 2, *fills]
@@ -204,7 +210,9 @@ def _measure(
     from specdec_cli.ui.steps import Steps
     from specdec_cli.ui.terminal import Terminal
 
-    seconds_per_run = measuring.warm_up(whole.tasks[0], settings)
+    with waiting() as line:
+        line.show("Warming up: every setting once ...")
+        seconds_per_run = measuring.warm_up(whole.tasks[0], settings)
     chosen = within_budget(whole, settings, seconds_per_run, deadline - time.perf_counter())
     n_runs, kinds = measuring.n_runs(chosen, settings), {task.kind for task in chosen.tasks}
     seconds = n_runs * seconds_per_run * chosen.n_tokens / whole.n_tokens

@@ -1,5 +1,6 @@
 """Options that several commands share, written once."""
 
+import os
 import re
 import signal
 import sys
@@ -18,6 +19,7 @@ from specdec_cli.ui.clean import printable
 
 if TYPE_CHECKING:
     from specdec_cli.presets.schema import HubFile
+    from specdec_cli.ui.waiting import Waiting
 
 T = TypeVar("T")
 
@@ -48,6 +50,21 @@ def draft_length(text: str) -> int | None:
 def say(text: str) -> None:
     """A note for the user: on stderr, so that stdout stays the model's."""
     print(printable(text), file=sys.stderr, flush=True)
+
+
+def waiting() -> "Waiting":
+    """The line on stderr that tells what takes so long."""
+    from specdec_cli.ui.terminal import Terminal
+    from specdec_cli.ui.waiting import Waiting
+
+    return Waiting(Terminal(sys.stderr, os.environ), say)
+
+
+def loading(*paths: Path | None) -> str:
+    """What is told while models are loaded, and tried first if they were never opened here."""
+    files = [path for path in paths if path is not None and path.exists()]
+    n_bytes = sum(path.stat().st_size for path in files)
+    return f"Loading {' + '.join(path.name for path in files)} ({n_bytes / 1e6:,.0f} MB) ..."
 
 
 def quantize(source: Path, target: Path, file_type: str) -> None:

@@ -12,7 +12,7 @@ import typer
 from specdec_cli.commands.chat import chat, stoppable
 from specdec_cli.commands.drafting_options import DraftingOptions, DraftOptions
 from specdec_cli.commands.groups import takes_groups
-from specdec_cli.commands.options import MODEL, say, write_log
+from specdec_cli.commands.options import MODEL, loading, say, waiting, write_log
 from specdec_cli.commands.output_options import OutputOptions
 from specdec_cli.commands.placement_options import PlacementOptions
 from specdec_cli.commands.questions import Questions
@@ -61,10 +61,13 @@ def run(
     guard_terminal()
     raise_on_sigterm()
     hold_continuation()
+    line = waiting()
+    line.show(f"Loading {model} ...")  # before the imports, which take long enough to be noticed
     from specdec_cli.generation.json_document import plain
     from specdec_cli.generation.pair import open_pair
     from specdec_cli.llama.abort import AbortFlag
 
+    line.hide()
     drafting.check(pairing.draft)
     question = text.prompt(prompt)
     output.check(is_chat=question is None)
@@ -78,10 +81,11 @@ def run(
         system = text.system_over(files.preset.system if files.preset is not None else None)
         profile = drafting.profile_of(files, pairing.draft)
         request = _request(files, profile, drafting, temp, sampling, grammar, placement)
-        with stoppable(abort):
-            pair = stack.enter_context(open_pair(request, say=say, abort=abort))
+        with stoppable(abort), line:
+            line.show(loading(*files.paths))
+            pair = stack.enter_context(open_pair(request, say=line.say, abort=abort))
             if pair.tokenizers is not None:
-                say(pair.tokenizers)
+                line.say(pair.tokenizers)
         trace = stack.enter_context(output.trace())
         settings = plain({**request.as_settings(), **text.settings(system)})
         writer = _writer(pair, text, output, trace, settings)

@@ -184,6 +184,25 @@ def test_ctrl_c_while_writing(models: Models, plain: tuple[str, ...], draft: str
         assert "Error" not in terminal.text
 
 
+def test_what_is_waited_for_is_told_and_gone_afterwards(models: Models) -> None:
+    with Terminal("run", models.endless, "e", "-n", 5, "--draft", models.ring_draft) as terminal:
+        terminal.wait_for(b"Loading slow.gguf + ring-draft.gguf (")
+        assert terminal.end() == 0
+        terminal.assert_clean()
+        assert terminal.raw.index(b"Loading ") < 10  # the first thing of all
+        assert "Loading" not in terminal.text
+    for flags in (("run", models.endless, "--ctx", 1), ("run", "/nowhere/model.gguf")):
+        with Terminal(*flags, "e") as terminal:
+            assert terminal.end() != 0
+            assert "Loading" not in terminal.text
+    bench = ("bench", models.words, "--draft", models.draft, "-k", 2, "--kinds", "code", "-n", 8, "--temp", 0)
+    with Terminal(*bench, "--repeats", 1) as terminal:
+        terminal.wait_for(b"Loading words.gguf + draft.gguf (")
+        terminal.send(b"\x03")
+        terminal.end()
+        assert "Loading" not in terminal.text
+
+
 @pytest.mark.parametrize("leads", [True, False])
 def test_in_the_background_the_terminal_is_left_alone(models: Models, leads: bool) -> None:
     """As with `timeout` and `&`, which SIGTTOU stopped; and as with `setsid`, where a shell has the terminal."""
