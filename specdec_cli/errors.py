@@ -49,6 +49,13 @@ class DecodeFailed(SpecdecError):
     exit_code = 7
 
 
+class NothingAllowed(DecodeFailed):
+    """No token may follow a text: a grammar or bans leave none, or the text cannot be followed any further.
+
+    It is said of that text alone. A draft that runs into it ends there; the target's own text does not have to.
+    """
+
+
 class TextDiffers(SpecdecError):
     """A text that must be plain decoding's is not."""
 

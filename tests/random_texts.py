@@ -3,6 +3,7 @@
 import random
 import re
 
+from specdec_cli.decode.tokens import Tokens
 from specdec_cli.errors import DecodeFailed
 from specdec_cli.structured.compiler import reason_against, translated
 from specdec_cli.structured.masks import TokenMasks
@@ -30,7 +31,7 @@ class Texts:
         draw, text = random.Random(seed), bytearray()
         assert self._masks is not None
         while len(text) < most:
-            allowed = set(self._masks.all_allowed(list(text)).tolist())
+            allowed = set(self._masks.all_allowed(Tokens(list(text)), 0).tolist())
             if END_OF_BYTES in allowed and (len(allowed) == 1 or len(text) >= usual or draw.random() < 0.15):
                 return bytes(text)
             allowed.discard(END_OF_BYTES)

@@ -10,6 +10,7 @@ from specdec_cli.decode.sampler_chain import Law, certain
 from specdec_cli.decode.strict import Strict
 from specdec_cli.decode.tokens import Tokens
 from specdec_cli.decode.types import (
+    FORCED,
     BranchingTarget,
     Draft,
     Drafter,
@@ -21,10 +22,7 @@ from specdec_cli.decode.types import (
     Target,
     to_the_end,
 )
-from specdec_cli.errors import DecodeFailed
-
-FORCED = "grammar"
-"""The source of drafts that are certain: where a grammar leaves one token, nobody need be asked."""
+from specdec_cli.errors import NothingAllowed
 
 
 def generate(
@@ -92,6 +90,7 @@ def generate(
             finish=full if len(tokens) >= limit else None,
             logprobs=found,
             source=draft.source,
+            n_forced=draft.n_forced,
             confidences=() if forced else tuple(length.confidences),
             n_beside=len(draft.beside.tokens) if draft.beside is not None else 0,
         )
@@ -102,7 +101,7 @@ def generate(
         # A round without room for a draft asks nobody, but what is off stays off.
         off_reason = draft.off_reason or length.off_reason or off_reason
         if off_reason is not None:
-            round_ = replace(round_, k=len(forced), off_reason=off_reason)
+            round_ = replace(round_, k=k if forced else 0, off_reason=off_reason)
         is_first = False
         began = ended
         yield round_
@@ -150,12 +149,12 @@ def _with_forced(draft: Draft, law: Law, tokens: Tokens, room: int) -> Draft:
     """The draft, and behind it what the grammar forces if all of it is right."""
     try:
         more = law.forced(tokens.then(draft.tokens), room - len(draft.tokens), n_drafted=len(draft.tokens))
-    except DecodeFailed:  # who copies does not look at the grammar, and the draft is not right as a whole
+    except NothingAllowed:  # who copies does not look at the grammar, and the draft is not right as a whole
         return draft
     if not more:
         return draft
     probs = None if draft.probs is None else (*draft.probs, *map(certain, more))
-    return replace(draft, tokens=(*draft.tokens, *more), probs=probs)
+    return replace(draft, tokens=(*draft.tokens, *more), probs=probs, n_forced=len(more))
 
 
 def _beginning(draft: Draft, n: int) -> Draft:

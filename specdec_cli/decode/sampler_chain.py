@@ -16,7 +16,7 @@ from specdec_cli.decode.penalties import NO_BREAKERS, Breakers, discourage_repea
 from specdec_cli.decode.sampling import Ids, Row, SamplingParams, argmax, survivors, top_k
 from specdec_cli.decode.tokens import Tokens
 from specdec_cli.decode.types import Distribution, Grammar
-from specdec_cli.errors import DecodeFailed
+from specdec_cli.errors import NothingAllowed
 
 _FIRST_ASKED, _MOST_ASKED_FIRST = 64, 1024
 """A grammar is asked about so many of the likeliest tokens first, if at most so many are needed."""
@@ -65,7 +65,7 @@ class Law:
         """The token that the grammar forces after `tokens`, if it is known that no other may come."""
         if self._grammar is None or not self._most_forced:
             return None
-        token = self._grammar.only(tokens[self._answer_begins :])
+        token = self._grammar.only(Tokens.of(tokens), self._answer_begins)
         return token if token is not None and token < self.n_shared and token not in self._bias else None
 
     def forced(self, tokens: Sequence[int], room: int, *, n_drafted: int = 0) -> tuple[int, ...]:
@@ -97,26 +97,26 @@ class Law:
         row = self.adjusted(row, tokens)
         if self._grammar is None:
             return row
-        text, n_needed = tokens[self._answer_begins :], self._candidates_needed()
+        text, n_needed = Tokens.of(tokens), self._candidates_needed()
         ids = self._likeliest_allowed(row, text, n_needed)
         if len(ids) < n_needed:
-            ids = self._grammar.all_allowed(text)
+            ids = self._grammar.all_allowed(text, self._answer_begins)
             ids = ids[ids < len(row)]
             ids = ids[np.isfinite(row[ids])]
         if not len(ids):
-            raise DecodeFailed(
+            raise NothingAllowed(
                 "The grammar allows no further token of this model.", hint="Check the grammar and --ban."
             )
         kept = np.full_like(row, -np.inf)
         kept[ids] = row[ids]
         return kept
 
-    def _likeliest_allowed(self, row: Row, text: Sequence[int], n_needed: float) -> Ids:
+    def _likeliest_allowed(self, row: Row, text: Tokens, n_needed: float) -> Ids:
         """What is allowed of the likeliest tokens, if that can be enough."""
         if n_needed > _MOST_ASKED_FIRST or self._grammar is None:
             return np.array([], np.intp)
         ids = top_k(row, min(max(_FIRST_ASKED, 4 * int(n_needed)), len(row)))
-        return ids[self._grammar.allowed(text, ids)]
+        return ids[self._grammar.allowed(text, self._answer_begins, ids)]
 
     def _candidates_needed(self) -> float:
         """How many of the likeliest allowed tokens the cuts look at; infinity for all."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from specdec_cli.errors import DecodeFailed, UsageError
+from specdec_cli.errors import DecodeFailed, NothingAllowed, UsageError
 
 Row = NDArray[np.float32]
 Ids = NDArray[np.intp]
@@ -107,7 +107,7 @@ def argmax(row: Row) -> int:
     """The most likely token; of equal ones the lowest id. Raises DecodeFailed if the row is not numbers."""
     best = int(row.argmax())
     if not math.isfinite(row[best]):
-        raise _not_numbers()
+        raise _nothing_to_choose(float(row[best]))
     return best
 
 
@@ -132,7 +132,7 @@ def checked(row: Row) -> Row:
 def _highest(row: Row) -> float:
     highest = float(row.max())  # NaN if there is one anywhere
     if not math.isfinite(highest):
-        raise _not_numbers()
+        raise _nothing_to_choose(highest)
     return highest
 
 
@@ -147,7 +147,7 @@ def survivors(row: Row, params: SamplingParams) -> tuple[Ids, NDArray[np.float64
     if 0 < params.top_k < len(row):
         ids, highest = _top_k(row, params.top_k)
         if not math.isfinite(highest):
-            raise _not_numbers()
+            raise _nothing_to_choose(highest)
         logits = row[ids].astype(np.float64)
         if params.top_p < 1:
             kept = n_within_top_p(logits, log_total(logits), params.top_p)
@@ -271,7 +271,9 @@ def _above(row: Row, lowest: float) -> Ids:
     return np.flatnonzero(row >= np.float32(lowest))
 
 
-def _not_numbers() -> DecodeFailed:
+def _nothing_to_choose(highest: float) -> DecodeFailed:
+    if highest == -math.inf:
+        return NothingAllowed("No token may come here.", hint="Ban fewer tokens, or run with --log FILE.")
     return DecodeFailed(
         "The model's output contains NaN.",
         hint="The file may be damaged, or its layers overflow on this device; try --ngl 0 or another quantization.",

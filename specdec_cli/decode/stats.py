@@ -3,7 +3,7 @@
 from collections import deque
 from dataclasses import dataclass, field
 
-from specdec_cli.decode.types import Round
+from specdec_cli.decode.types import FORCED, Round
 
 RECENT_ROUNDS = 64
 """Rounds that the sparkline and the current speed look back on."""
@@ -80,11 +80,16 @@ class RunStats:
             self.accepted_per_position[i] += i < round_.n_accepted
 
     def _count_source(self, round_: Round) -> None:
-        """Drafts whose drafter gives no name are in the sums only."""
-        if not round_.source:
-            return
-        for counts, n in ((self.drafted_by_source, len(round_.drafted)), (self.accepted_by_source, round_.n_accepted)):
-            counts[round_.source] = counts.get(round_.source, 0) + n
+        """Drafts whose drafter gives no name are in the sums only. What a grammar forces behind a draft is its own."""
+        n_own = round_.n_drafted_by_source
+        n_accepted = min(round_.n_accepted, n_own)
+        self._count(round_.source, n_own, n_accepted)
+        self._count(FORCED, round_.n_forced, round_.n_accepted - n_accepted)
+
+    def _count(self, source: str, n_drafted: int, n_accepted: int) -> None:
+        if source and n_drafted:
+            self.drafted_by_source[source] = self.drafted_by_source.get(source, 0) + n_drafted
+            self.accepted_by_source[source] = self.accepted_by_source.get(source, 0) + n_accepted
 
     @property
     def acceptance(self) -> float | None:

@@ -7,11 +7,16 @@ from typing import Literal, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from specdec_cli.decode.tokens import Tokens
+
 Logits = NDArray[np.float32]
 """Rows of logits, shape [rows, n_vocab]."""
 
 Hidden = NDArray[np.float32]
 """The state that the output matrix turns into logits (after the last norm), shape [n_embd]."""
+
+FORCED = "grammar"
+"""The source of draft tokens that are certain: where a grammar leaves one token, nobody need be asked."""
 
 FinishReason = Literal["stop", "length", "context", "interrupt", "error"]
 Origin = Literal["draft", "target"]
@@ -56,7 +61,8 @@ class Draft:
     (looked up, or the likeliest), so q is one-hot. `off_reason` says why this drafter will propose
     nothing from here on; an empty draft without one only means "nothing this time". `source` names
     the one who drafted, where several take turns. `beside` is what the drafter wants to learn from
-    the pass that verifies the draft; an empty draft may have it too.
+    the pass that verifies the draft; an empty draft may have it too. The last `n_forced` tokens are not
+    the drafter's: a grammar forces them behind it.
     """
 
     tokens: tuple[int, ...] = ()
@@ -64,6 +70,7 @@ class Draft:
     probs: tuple[Distribution, ...] | None = None
     source: str = ""
     beside: Branches | None = None
+    n_forced: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +92,7 @@ class Round:
     `logprobs` has one entry per emitted token if they were asked for. `source` is the draft's.
     `n_beside` tokens of a tree were evaluated in the same pass. `confidences` are how sure the drafter was of each
     token that it drafted, those that were not verified included, where lengths were chosen by that.
+    The last `n_forced` of `drafted` were forced by a grammar behind the draft.
     Times are seconds: `draft_seconds` inside the drafter, `verify_seconds` inside the target's
     pass, `seconds` the whole time since the previous round ended (its consumer included).
     """
@@ -102,6 +110,12 @@ class Round:
     logprobs: tuple[TokenLogprob, ...] = ()
     source: str = ""
     confidences: tuple[float | None, ...] = ()
+    n_forced: int = 0
+
+    @property
+    def n_drafted_by_source(self) -> int:
+        """How many of `drafted` are the drafter's own."""
+        return len(self.drafted) - self.n_forced
 
     @property
     def tokens(self) -> tuple[int, ...]:
@@ -123,6 +137,7 @@ class Round:
             self,
             drafted=self.drafted[:n] if is_cut else self.drafted,
             n_accepted=min(n, self.n_accepted),
+            n_forced=max(0, n - self.n_drafted_by_source) if is_cut else self.n_forced,
             own=None if is_cut else self.own,
             finish="stop",
             logprobs=self.logprobs[:n],
@@ -204,22 +219,25 @@ class Head(Protocol):
 
 
 class Grammar(Protocol):
-    """What may come next in a text that must keep to rules."""
+    """What may come next in a text that must keep to rules: the answer, which begins at `start` of the tokens."""
 
     def begin(self, prompt: Sequence[int]) -> None:
         """A new answer begins, to `prompt`."""
         ...
 
-    def allowed(self, text: Sequence[int], ids: NDArray[np.intp]) -> NDArray[np.bool_]:
-        """Which of `ids` [n] may follow `text` (the tokens of the answer so far), shape [n]."""
+    def allowed(self, tokens: Tokens, start: int, ids: NDArray[np.intp]) -> NDArray[np.bool_]:
+        """Which of `ids` [n] may follow `tokens`, shape [n]. Raises NothingAllowed as `all_allowed`."""
         ...
 
-    def all_allowed(self, text: Sequence[int]) -> NDArray[np.intp]:
-        """All ids that may follow `text`, ascending, shape [n]; it can be far slower than to ask about a few."""
+    def all_allowed(self, tokens: Tokens, start: int) -> NDArray[np.intp]:
+        """All ids that may follow `tokens`, ascending, shape [n]; it can be far slower than to ask about a few.
+
+        Raises NothingAllowed for an answer outside the grammar, or one that it cannot follow.
+        """
         ...
 
-    def only(self, text: Sequence[int]) -> int | None:
-        """The token that must follow `text`, if just one may; None also where it would take long to find out."""
+    def only(self, tokens: Tokens, start: int) -> int | None:
+        """The token that must follow `tokens`, if just one may; None also where it would take long to find out."""
         ...
 
 

@@ -3,10 +3,10 @@
 from collections.abc import Callable
 
 from specdec_cli.decode.coupled import Drawn, Rule
-from specdec_cli.decode.sampling import Row, argmax, probability
+from specdec_cli.decode.sampling import Row, argmax, checked, probability
 from specdec_cli.decode.tokens import Tokens
 from specdec_cli.decode.types import Distribution, Draft, More, to_the_end
-from specdec_cli.errors import DecodeFailed
+from specdec_cli.errors import DecodeFailed, NothingAllowed
 
 NextRow = tuple[Row, float | None]
 """Logits of what follows, and how sure the network itself says it is, from 0 to 1; None if it was not taught that."""
@@ -17,21 +17,18 @@ class DrawLoop:
 
     A draft ends at an end token, and with `p_min` before a token that is less likely than that for the network (or that
     it is less sure of, where it says so). A rule that needs q must not depend on the token drawn there (dropping the
-    unlikely ones would change q): then a draft ends where even the likeliest token is below `p_min`. With
-    `lacks_tokens` it also ends where the rule allows nothing that the network knows.
+    unlikely ones would change q): then a draft ends where even the likeliest token is below `p_min`. It also ends
+    where the rule allows nothing that the network knows.
 
     Once the network has failed there are no more drafts, and `failure` says why: a draft never ends a run.
     """
 
-    def __init__(
-        self, who: str, rule: Rule, end_tokens: frozenset[int], *, p_min: float = 0.0, lacks_tokens: bool = False
-    ) -> None:
+    def __init__(self, who: str, rule: Rule, end_tokens: frozenset[int], *, p_min: float = 0.0) -> None:
         self.failure: str | None = None
         self._who = who
         self._rule = rule
         self._end_tokens = end_tokens
         self._p_min = p_min
-        self._lacks_tokens = lacks_tokens
 
     def draft(self, context: Tokens, end: int, more: More, next_row: Callable[[Tokens], NextRow | None]) -> Draft:
         """What may follow `context`, up to `end` tokens with it. `next_row` gives the logits after the tokens so far,
@@ -53,10 +50,9 @@ class DrawLoop:
             row, taught = found
             try:
                 drawn = rule.draw(row, context, start, wants_confidence=wants_confidence and taught is None)
-            except DecodeFailed:
-                if self._lacks_tokens:  # the rule leaves nothing of the row
-                    break
-                raise
+            except NothingAllowed:
+                checked(row)  # a network that gives no numbers at all has failed
+                break
             token, q, confidence = drawn
             if self._p_min > 0 and self._is_unsure(row, taught, context, drawn):
                 break

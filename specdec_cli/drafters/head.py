@@ -19,7 +19,7 @@ class HeadDrafter:
     def __init__(self, head: Head, rule: Rule, end_tokens: frozenset[int], *, p_min: float = 0.0) -> None:
         self.name = head.name
         self._head = head
-        self._loop = DrawLoop("the head", rule, end_tokens, p_min=p_min, lacks_tokens=True)
+        self._loop = DrawLoop("the head", rule, end_tokens, p_min=p_min)
 
     def propose(self, tokens: Sequence[int], k: int, more: More = to_the_end) -> Draft:
         head, start = self._head, len(tokens)

@@ -11,6 +11,9 @@ DEFAULT_WINDOW = 8
 DEFAULT_LENGTH = 4
 """Tokens of an n-gram, at least 3. A pass evaluates window x (length - 1) tokens, one of which it evaluates anyway."""
 
+MOST_NGRAMS = 1 << 15
+"""That are kept: every pass adds up to two for each place, most of them never seen again."""
+
 Ngram = tuple[int, ...]
 
 
@@ -63,9 +66,15 @@ class LookaheadDrafter:
 
     def _enter(self, before: Sequence[int], first: int, rest: Ngram) -> None:
         """Make (`first`, *`rest`) the newest n-gram that begins with `first`, also after the token `before`, if any."""
-        self._follows[(first,)] = rest
+        self._put((first,), rest)
         if before:
-            self._follows[(*before, first)] = rest
+            self._put((*before, first), rest)
+
+    def _put(self, after: Ngram, rest: Ngram) -> None:
+        self._follows.pop(after, None)  # so that the order is that of age
+        self._follows[after] = rest
+        if len(self._follows) > MOST_NGRAMS:
+            del self._follows[next(iter(self._follows))]
 
     def _known_after(self, tokens: Tokens, k: int) -> list[int]:
         """Up to `k` tokens from n-grams, each found by the end of the text with those before it."""

@@ -17,8 +17,8 @@ import llama_cpp
 import numpy as np
 from numpy.typing import NDArray
 
-from specdec_cli.decode.tokens import shared_prefix
-from specdec_cli.errors import DecodeFailed, UsageError
+from specdec_cli.decode.tokens import Tokens
+from specdec_cli.errors import NothingAllowed, UsageError
 from specdec_cli.llama.log import log
 from specdec_cli.llama.model import LlamaModel
 
@@ -38,7 +38,7 @@ class LlamaGrammar:
         self._end_tokens = model.end_tokens
         self._levels, self._parents = _prefix_forest(model, has_token_rules="<" in gbnf)
         self._found: dict[int, NDArray[np.intp]] = {}  # answers to `all_allowed`, by length of the text
-        self._text: list[int] = []
+        self._tokens, self._start = Tokens(), 0
         self._states: dict[int, Any] = {}  # by length of the text; None after an end token
         log.start_afresh()
         with _native_stderr() as said:
@@ -52,48 +52,48 @@ class LlamaGrammar:
     def begin(self, prompt: Sequence[int]) -> None:
         """Every answer is a text of its own; which one is asked about shows in the questions."""
 
-    def allowed(self, text: Sequence[int], ids: NDArray[np.intp]) -> NDArray[np.bool_]:
-        """Which of `ids` [n] may follow `text`, shape [n]. Raises DecodeFailed for a text outside the grammar."""
-        state = self._state_after(list(text))
+    def allowed(self, tokens: Tokens, start: int, ids: NDArray[np.intp]) -> NDArray[np.bool_]:
+        """Which of `ids` [n] may follow, shape [n]. Raises NothingAllowed for an answer outside the grammar."""
+        state = self._state_after(tokens, start)
         if state is None:
             return np.ones(len(ids), np.bool_)
         return _allowed(state, ids)
 
-    def all_allowed(self, text: Sequence[int]) -> NDArray[np.intp]:
-        """All token ids that may follow `text`, ascending, shape [n]. Raises DecodeFailed as `allowed`."""
-        state = self._state_after(list(text))
+    def all_allowed(self, tokens: Tokens, start: int) -> NDArray[np.intp]:
+        """All token ids that may follow, ascending, shape [n]. Raises NothingAllowed as `allowed`."""
+        state, length = self._state_after(tokens, start), len(tokens) - start
         if state is None:
             return np.arange(len(self._parents))
-        if len(text) not in self._found:
+        if length not in self._found:
             # A token whose beginning is a forbidden token is forbidden too, and need not be looked at.
             kept = np.ones(len(self._parents) + 1, np.bool_)  # the last place stands for "no parent"
             for level in self._levels:
                 kept[level] = False
                 asked = level[kept[self._parents[level]]]
                 kept[asked] = _allowed(state, asked)
-            self._found[len(text)] = np.flatnonzero(kept[:-1])
-        return self._found[len(text)]
+            self._found[length] = np.flatnonzero(kept[:-1])
+        return self._found[length]
 
-    def only(self, text: Sequence[int]) -> int | None:  # noqa: ARG002  (the protocol's names)
+    def only(self, tokens: Tokens, start: int) -> int | None:  # noqa: ARG002  (the protocol's names)
         """Never known: to look through the whole vocabulary takes longer than a draft token saves."""
         return None
 
-    def _state_after(self, text: list[int]) -> Any:
-        shared = shared_prefix(self._text, text)
+    def _state_after(self, tokens: Tokens, start: int) -> Any:
+        shared = max(self._tokens.n_shared(tokens) - start, 0) if start == self._start else 0
         for length in [n for n in self._states if n > shared]:
             self._free(length)
-        self._text = text
-        for n in range(max(self._states), len(text)):
-            self._states[n + 1] = self._advanced(self._states[n], text[n])
+        self._tokens, self._start = tokens, start
+        for n in range(max(self._states), len(tokens) - start):
+            self._states[n + 1] = self._advanced(self._states[n], tokens[start + n])
             if len(self._states) > _KEPT:
                 self._free(min(length for length in self._states if length > 0))
-        return self._states[len(text)]
+        return self._states[len(tokens) - start]
 
     def _advanced(self, state: Any, token: int) -> Any:
         if state is None:
             return None
         if not _allowed(state, np.array([token]))[0]:  # llama.cpp would end the process
-            raise DecodeFailed("The text no longer follows the grammar.", hint="Please report this with the command.")
+            raise NothingAllowed("The text no longer follows the grammar.", hint="Please report this with the command.")
         if token in self._end_tokens:
             return None
         clone = llama_cpp.llama_sampler_clone(state)

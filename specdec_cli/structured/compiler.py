@@ -16,7 +16,8 @@ from llguidance import LLMatcher
 
 from specdec_cli import __version__
 from specdec_cli.child_process import PATIENCE_SECONDS, Child, ChildDied, StopFlag
-from specdec_cli.errors import DecodeFailed, UsageError
+from specdec_cli.decode.tokens import Tokens
+from specdec_cli.errors import NothingAllowed, UsageError
 from specdec_cli.marks import is_marked, mark
 from specdec_cli.structured.json_schema import checked_schema
 from specdec_cli.structured.masks import TokenMasks, parser_limits
@@ -134,7 +135,7 @@ def reason_against(grammar: str) -> str:
         return messages[0]
     try:
         masks = TokenMasks(byte_tokenizer(), grammar, frozenset({END_OF_BYTES}))
-        masks.all_allowed([])
-    except DecodeFailed:
+        masks.all_allowed(Tokens(), 0)
+    except NothingAllowed:
         return "no text can match it"
     return ""

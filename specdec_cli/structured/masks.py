@@ -11,8 +11,8 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 from llguidance.numpy import allocate_token_bitmask, fill_next_token_bitmask
 from numpy.typing import NDArray
 
-from specdec_cli.decode.tokens import shared_prefix
-from specdec_cli.errors import DecodeFailed
+from specdec_cli.decode.tokens import Tokens
+from specdec_cli.errors import NothingAllowed
 
 _KEPT = 64
 """Masks that are kept: more than a draft has positions."""
@@ -33,54 +33,60 @@ class TokenMasks:
     """
 
     def __init__(self, tokenizer: LLTokenizer, grammar: str, end_tokens: frozenset[int]) -> None:
-        self._matcher = LLMatcher(tokenizer, grammar, log_level=0, limits=parser_limits())
+        # An error stays with a matcher for good, whatever is rolled back: this one is never asked, only copied.
+        self._first = LLMatcher(tokenizer, grammar, log_level=0, limits=parser_limits())
+        self._matcher = self._first.deep_copy()
         self._ends = end_tokens
         self._end_ids = np.array(sorted(end_tokens), np.intp)
         self._n_vocab = tokenizer.vocab_size
-        self._text: list[int] = []
-        self._masks: dict[int, Mask] = {}  # by length of the text
+        self._tokens, self._start = Tokens(), 0
+        self._n_consumed = 0  # of the answer in them
+        self._masks: dict[int, Mask] = {}  # by length of the answer
         self._bits = allocate_token_bitmask(1, self._n_vocab)
 
     def begin(self, prompt: Sequence[int]) -> None:
         """Every answer is a text of its own; which one is asked about shows in the questions."""
 
-    def allowed(self, text: Sequence[int], ids: NDArray[np.intp]) -> NDArray[np.bool_]:
-        """Which of `ids` [n] may follow `text`, shape [n]. Raises DecodeFailed for a text outside the grammar."""
-        return self._mask(list(text))[ids]
+    def allowed(self, tokens: Tokens, start: int, ids: NDArray[np.intp]) -> NDArray[np.bool_]:
+        """Which of `ids` [n] may follow, shape [n]. Raises NothingAllowed for an answer outside the grammar."""
+        return self._mask(tokens, start)[ids]
 
-    def all_allowed(self, text: Sequence[int]) -> NDArray[np.intp]:
-        """All token ids that may follow `text`, ascending, shape [n]. Raises DecodeFailed as `allowed`."""
-        return np.flatnonzero(self._mask(list(text)))
+    def all_allowed(self, tokens: Tokens, start: int) -> NDArray[np.intp]:
+        """All token ids that may follow, ascending, shape [n]. Raises NothingAllowed as `allowed`."""
+        return np.flatnonzero(self._mask(tokens, start))
 
-    def only(self, text: Sequence[int]) -> int | None:
-        """The token that must follow `text`, if just one may. Raises DecodeFailed as `allowed`."""
-        found = self.all_allowed(text)
+    def only(self, tokens: Tokens, start: int) -> int | None:
+        """The token that must follow, if just one may. Raises NothingAllowed as `allowed`."""
+        found = self.all_allowed(tokens, start)
         return int(found[0]) if len(found) == 1 else None
 
-    def _mask(self, text: list[int]) -> Mask:
-        shared = shared_prefix(self._text, text)
-        if any(token in self._ends for token in text[shared:]):
+    def _mask(self, tokens: Tokens, start: int) -> Mask:
+        shared = max(self._tokens.n_shared(tokens) - start, 0) if start == self._start else 0
+        shared = min(shared, self._n_consumed)
+        new = tokens[start + shared :]
+        if not self._ends.isdisjoint(new):
             return np.ones(self._n_vocab, np.bool_)
         self._go_back(shared)
-        new = text[shared:]
-        n_consumed = self._matcher.try_consume_tokens(new)
-        self._text += new[:n_consumed]
-        if n_consumed < len(new):
+        self._tokens, self._start = tokens, start
+        n_accepted = self._matcher.try_consume_tokens(new)
+        self._n_consumed += n_accepted
+        if n_accepted < len(new):
             self._check()
-            raise DecodeFailed("The text no longer follows the grammar.", hint="Please report this with the command.")
-        if len(text) not in self._masks:
-            self._masks[len(text)] = self._computed()
+            raise NothingAllowed("The text no longer follows the grammar.", hint="Please report this with the command.")
+        length = self._n_consumed
+        if length not in self._masks:
+            self._masks[length] = self._computed()
             if len(self._masks) > _KEPT:
                 del self._masks[min(self._masks)]
-        return self._masks[len(text)]
+        return self._masks[length]
 
     def _go_back(self, length: int) -> None:
-        n = len(self._text) - length
+        n = self._n_consumed - length
         if n == 0:
             return
         self._matcher.rollback(n)
         self._check()
-        del self._text[length:]
+        self._n_consumed = length
         for later in [at for at in self._masks if at > length]:
             del self._masks[later]
 
@@ -90,10 +96,12 @@ class TokenMasks:
         mask = np.unpackbits(self._bits.view(np.uint8)[0], bitorder="little")[: self._n_vocab].view(np.bool_)
         # Where nothing fits any more llguidance offers the end, whether or not the text is complete.
         if mask[self._end_ids].any() and not self._matcher.is_accepting():
-            raise DecodeFailed("The grammar allows no token here.", hint="Check the grammar.")
+            raise NothingAllowed("The grammar allows no token here.", hint="Check the grammar.")
         return mask
 
     def _check(self) -> None:
         if self._matcher.is_error():
             reason = " ".join(self._matcher.get_error().split())[:200]
-            raise DecodeFailed(f"The grammar failed: {reason}.", hint="Use a simpler grammar.")
+            self._matcher, self._n_consumed = self._first.deep_copy(), 0
+            self._masks.clear()
+            raise NothingAllowed(f"The grammar failed: {reason}.", hint="Use a simpler grammar.")

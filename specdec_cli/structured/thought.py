@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from specdec_cli.decode.tokens import Tokens
 from specdec_cli.decode.types import Grammar
 
 MARKS = (
@@ -43,48 +44,60 @@ class AfterThought:
         self._everything = np.ones(n_vocab, np.bool_)
         self._everything[list(tokens.end_tokens)] = False
         self._is_open = self._may_open = False
+        self._asked = Tokens()
+        self._closed_at: int | None = None
 
     def begin(self, prompt: Sequence[int]) -> None:
         self._grammar.begin(prompt)
+        self._asked, self._closed_at = Tokens(), None
         tail = [token for token in prompt[-4:] if token not in self._tokens.spaces]
         last = tail[-1] if tail else None
         self._is_open = last == self._tokens.opening
         self._may_open = last not in (self._tokens.opening, self._tokens.closing)
 
-    def allowed(self, text: Sequence[int], ids: NDArray[np.intp]) -> NDArray[np.bool_]:
-        start = self._answer_begins(text)
-        if start is None:
+    def allowed(self, tokens: Tokens, start: int, ids: NDArray[np.intp]) -> NDArray[np.bool_]:
+        begins = self._answer_begins(tokens, start)
+        if begins is None:
             found: NDArray[np.bool_] = self._everything[ids]
             return found
-        return self._grammar.allowed(text[start:], ids) | np.isin(ids, self._also(text, start))
+        return self._grammar.allowed(tokens, begins, ids) | np.isin(ids, self._also(tokens, start, begins))
 
-    def all_allowed(self, text: Sequence[int]) -> NDArray[np.intp]:
-        start = self._answer_begins(text)
-        if start is None:
+    def all_allowed(self, tokens: Tokens, start: int) -> NDArray[np.intp]:
+        begins = self._answer_begins(tokens, start)
+        if begins is None:
             return np.flatnonzero(self._everything)
-        return np.union1d(self._grammar.all_allowed(text[start:]), self._also(text, start))
+        return np.union1d(self._grammar.all_allowed(tokens, begins), self._also(tokens, start, begins))
 
-    def only(self, text: Sequence[int]) -> int | None:
-        start = self._answer_begins(text)
-        if start is None or self._also(text, start).size:
+    def only(self, tokens: Tokens, start: int) -> int | None:
+        begins = self._answer_begins(tokens, start)
+        if begins is None or self._also(tokens, start, begins).size:
             return None
-        return self._grammar.only(text[start:])
+        return self._grammar.only(tokens, begins)
 
-    def _answer_begins(self, text: Sequence[int]) -> int | None:
+    def _answer_begins(self, tokens: Tokens, start: int) -> int | None:
         """Where the text that the grammar is about begins; None while the model thinks."""
-        if not self._is_open and not (self._may_open and len(text) and text[0] == self._tokens.opening):
-            return 0
-        try:
-            start = text.index(self._tokens.closing) + 1
-        except ValueError:
+        if not self._is_open and not (self._may_open and len(tokens) > start and tokens[start] == self._tokens.opening):
+            return start
+        closed = self._closed(tokens, start)
+        if closed is None:
             return None
-        return start + (start < len(text) and text[start] in self._tokens.spaces)
+        begins = closed + 1
+        return begins + (begins < len(tokens) and tokens[begins] in self._tokens.spaces)
 
-    def _also(self, text: Sequence[int], start: int) -> NDArray[np.intp]:
+    def _closed(self, tokens: Tokens, start: int) -> int | None:
+        """Where the thought is closed. What was looked through before is not looked through again."""
+        shared = max(self._asked.n_shared(tokens), start)
+        if self._closed_at is None or self._closed_at >= shared:
+            new = tokens[shared:]
+            self._closed_at = shared + new.index(self._tokens.closing) if self._tokens.closing in new else None
+        self._asked = tokens
+        return self._closed_at
+
+    def _also(self, tokens: Tokens, start: int, begins: int) -> NDArray[np.intp]:
         """What may come beside what the grammar allows."""
-        if start < len(text):
+        if begins < len(tokens):
             return np.array([], np.intp)
-        if start == 0:
+        if begins == start:
             return np.array([self._tokens.opening] if self._may_open else [], np.intp)
-        has_space = text[-1] in self._tokens.spaces
+        has_space = tokens[-1] in self._tokens.spaces
         return np.array([] if has_space else sorted(self._tokens.spaces), np.intp)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from specdec_cli.decode.penalties import Breakers
 from specdec_cli.decode.sampler_chain import Law, certain
 from specdec_cli.decode.sampling import SamplingParams
+from specdec_cli.decode.tokens import Tokens
 from specdec_cli.errors import DecodeFailed
 
 UNCUT = SamplingParams(temperature=1.0, top_k=0, top_p=1, min_p=0)
@@ -49,18 +50,18 @@ class EveryNth:
     def begin(self, prompt: Sequence[int]) -> None:
         pass
 
-    def only(self, text: Sequence[int]) -> int | None:
-        found = self.all_allowed(text)
+    def only(self, tokens: Tokens, start: int) -> int | None:
+        found = self.all_allowed(tokens, start)
         return int(found[0]) if len(found) == 1 else None
 
-    def allowed(self, text: Sequence[int], ids: NDArray[np.intp]) -> NDArray[np.bool_]:
+    def allowed(self, tokens: Tokens, start: int, ids: NDArray[np.intp]) -> NDArray[np.bool_]:
         self.asked += len(ids)
-        self.texts.append(list(text))
-        return ids % self.n == len(text) % self.n
+        self.texts.append(tokens[start:])
+        return ids % self.n == (len(tokens) - start) % self.n
 
-    def all_allowed(self, text: Sequence[int]) -> NDArray[np.intp]:
+    def all_allowed(self, tokens: Tokens, start: int) -> NDArray[np.intp]:
         ids = np.arange(2 * N)
-        return ids[self.allowed(text, ids)]
+        return ids[self.allowed(tokens, start, ids)]
 
 
 def random_row(seed: int) -> Row:

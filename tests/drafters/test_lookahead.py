@@ -393,3 +393,13 @@ def test_memory_that_cannot_be_taken_back_is_the_reason(tmp_path: Path, write: A
 def test_the_defaults_make_passes_that_small_models_bear() -> None:
     """From 64 tokens on, llama.cpp's flash attention is another kernel, with other roundings."""
     assert DEFAULT_WINDOW * (DEFAULT_LENGTH - 1) + 16 < 64
+
+
+def test_what_is_learnt_is_bounded_and_the_newest_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("specdec_cli.drafters.lookahead.MOST_NGRAMS", 50)
+    drafter = LookaheadDrafter(1000)
+    text = list(range(300))
+    drafter.propose(text, 4)
+    assert len(drafter._follows) == 50
+    assert drafter.propose([*text, 295, 296], 2).tokens == (297, 298)
+    assert drafter.propose([*text, 295, 296, 5, 6], 2).tokens == ()

@@ -6,6 +6,7 @@ from random import Random
 import numpy as np
 import pytest
 
+from specdec_cli.decode.tokens import Tokens
 from specdec_cli.errors import DecodeFailed
 from specdec_cli.llama.grammar import LlamaGrammar
 from specdec_cli.llama.model import LlamaModel
@@ -30,8 +31,8 @@ def ids(model: LlamaModel, text: str) -> list[int]:
 
 def following(model: LlamaModel, grammar: LlamaGrammar, text: Sequence[int]) -> set[bytes]:
     """What may follow, without the tokens of single bytes."""
-    allowed = EVERYTHING[grammar.allowed(text, EVERYTHING)]
-    assert grammar.all_allowed(text).tolist() == allowed.tolist()
+    allowed = EVERYTHING[grammar.allowed(Tokens(text), 0, EVERYTHING)]
+    assert grammar.all_allowed(Tokens(text), 0).tolist() == allowed.tolist()
     return {model.marked_bytes(int(token)) for token in allowed if token == EOS or token > 259}
 
 
@@ -45,15 +46,15 @@ def test_what_may_follow_and_when_it_may_end(model: LlamaModel) -> None:
 def test_after_the_end_everything_goes(model: LlamaModel) -> None:
     """The row behind an end token in a draft is asked about, and then thrown away."""
     with LlamaGrammar(model, 'root ::= " a"') as grammar:
-        assert grammar.allowed([*ids(model, "a"), EOS], EVERYTHING).all()
-        assert grammar.allowed([*ids(model, "a"), EOS, 270], EVERYTHING).all()
+        assert grammar.allowed(Tokens([*ids(model, "a"), EOS]), 0, EVERYTHING).all()
+        assert grammar.allowed(Tokens([*ids(model, "a"), EOS, 270]), 0, EVERYTHING).all()
 
 
 def test_a_text_outside_the_grammar_is_an_error_and_no_abort(model: LlamaModel) -> None:
     with LlamaGrammar(model, 'root ::= " a"+') as grammar:
         for text in (ids(model, "b"), [EOS], [*ids(model, "a"), 0]):
             with pytest.raises(DecodeFailed, match="grammar"):
-                grammar.allowed(text, EVERYTHING)
+                grammar.allowed(Tokens(text), 0, EVERYTHING)
         assert following(model, grammar, ids(model, "a")) == {b" a", b"</s>"}
 
 
@@ -65,7 +66,7 @@ def test_any_order_of_questions_gives_the_same_answers(model: LlamaModel) -> Non
     with LlamaGrammar(model, gbnf) as fresh:
         for _ in range(300):
             text = random.choice(texts[-20:])
-            allowed = EVERYTHING[fresh.allowed(text, EVERYTHING)]
+            allowed = EVERYTHING[fresh.allowed(Tokens(text), 0, EVERYTHING)]
             texts.append([*text, int(random.choice([t for t in allowed if t > 259]))])
     random.shuffle(texts)
     with LlamaGrammar(model, gbnf) as used:

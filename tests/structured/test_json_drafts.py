@@ -11,11 +11,11 @@ import pytest
 
 from specdec_cli.decode.coupled import Rule, SharedNoise
 from specdec_cli.decode.draft_length import FixedLength
-from specdec_cli.decode.engine import FORCED, generate
+from specdec_cli.decode.engine import generate
 from specdec_cli.decode.rejection import BlockRejection, TokenRejection
 from specdec_cli.decode.sampler_chain import Law
 from specdec_cli.decode.sampling import SamplingParams
-from specdec_cli.decode.types import Drafter, Round
+from specdec_cli.decode.types import FORCED, Drafter, Round
 from specdec_cli.drafters.model import ModelDrafter
 from specdec_cli.drafters.ngram.drafter import NgramDrafter
 from specdec_cli.drafters.none import NoDrafter
@@ -134,6 +134,7 @@ def test_behind_a_draft_comes_what_it_forces(smollm2: Json) -> None:
     rule = SharedNoise(smollm2.law(SamplingParams(temperature=0), most_forced=16), seed=0)
     drafted = [r for r in smollm2.rounds(rule, 1) if r.source != FORCED and len(r.drafted) > 1]
     assert drafted
+    assert all(r.n_forced == len(r.drafted) - 1 for r in drafted)
     assert all(r.k == len(r.drafted) for r in drafted)
     assert any(r.n_accepted == len(r.drafted) for r in drafted)
 

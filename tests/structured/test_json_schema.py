@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
+from specdec_cli.decode.tokens import Tokens
 from specdec_cli.errors import UsageError
 from specdec_cli.structured.compiler import check, translated
 from specdec_cli.structured.masks import TokenMasks
@@ -185,7 +186,7 @@ def keeps(schema: str, text: str) -> bool:
     """Whether the grammar of a schema allows all of a text."""
     masks = TokenMasks(byte_tokenizer(), translated(GrammarSource("json-schema", schema)), frozenset({END_OF_BYTES}))
     said = [*text.encode(), END_OF_BYTES]
-    return all(token in masks.all_allowed(said[:i]) for i, token in enumerate(said))
+    return all(token in masks.all_allowed(Tokens(said[:i]), 0) for i, token in enumerate(said))
 
 
 def test_no_name_is_written_in_two_ways() -> None:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from gguf import TokenType
 
+from specdec_cli.decode.tokens import Tokens
 from specdec_cli.errors import DecodeFailed
 from specdec_cli.generation.grammar import open_grammar
 from specdec_cli.llama.model import LlamaModel
@@ -49,8 +50,8 @@ def ids(model: LlamaModel, text: str) -> list[int]:
 def following(model: LlamaModel, grammar: TokenMasks, text: Sequence[int]) -> set[bytes]:
     """What may follow, without the tokens of single bytes."""
     everything = np.arange(model.n_vocab)
-    allowed = everything[grammar.allowed(text, everything)]
-    assert grammar.all_allowed(text).tolist() == allowed.tolist()
+    allowed = everything[grammar.allowed(Tokens(text), 0, everything)]
+    assert grammar.all_allowed(Tokens(text), 0).tolist() == allowed.tolist()
     return {model.marked_bytes(int(token)) for token in allowed if token == EOS or token > WORDS}
 
 
@@ -64,8 +65,8 @@ def test_what_may_follow_and_when_it_may_end(model: LlamaModel) -> None:
 def test_after_the_end_everything_goes(model: LlamaModel) -> None:
     """The row behind an end token in a draft is asked about, and then thrown away."""
     grammar = masks(model, " a")
-    assert grammar.allowed([*ids(model, "a"), EOS], np.arange(320)).all()
-    assert grammar.allowed([*ids(model, "a"), EOS, 270], np.arange(320)).all()
+    assert grammar.allowed(Tokens([*ids(model, "a"), EOS]), 0, np.arange(320)).all()
+    assert grammar.allowed(Tokens([*ids(model, "a"), EOS, 270]), 0, np.arange(320)).all()
     assert following(model, grammar, []) == {b" a"}
 
 
@@ -73,7 +74,7 @@ def test_a_text_outside_the_grammar_is_an_error_and_spoils_nothing(model: LlamaM
     grammar = masks(model, "( a)+")
     for text in (ids(model, "b"), ids(model, "a a b"), [*ids(model, "a"), 0]):
         with pytest.raises(DecodeFailed, match="grammar"):
-            grammar.allowed(text, np.arange(320))
+            grammar.allowed(Tokens(text), 0, np.arange(320))
     assert following(model, grammar, ids(model, "a")) == {b" a", b"</s>"}
 
 
@@ -85,7 +86,7 @@ def test_any_order_of_questions_gives_the_same_answers(model: LlamaModel) -> Non
     used = masks(model, pattern)
     for _ in range(200):
         text = draw.choice(texts[-20:])
-        texts.append([*text, draw.choice([int(t) for t in used.all_allowed(text) if t > WORDS])])
+        texts.append([*text, draw.choice([int(t) for t in used.all_allowed(Tokens(text), 0) if t > WORDS])])
     draw.shuffle(texts)
     for text in texts:
         expected = following(model, masks(model, pattern), text) if draw.random() < 0.2 else None
@@ -95,10 +96,10 @@ def test_any_order_of_questions_gives_the_same_answers(model: LlamaModel) -> Non
 
 def test_only_is_said_of_one_token_alone(model: LlamaModel) -> None:
     grammar = masks(model, " a( b| c) d")
-    assert grammar.only([]) == ids(model, "a")[0]
-    assert grammar.only(ids(model, "a")) is None
-    assert grammar.only(ids(model, "a b")) == ids(model, "d")[0]
-    assert grammar.only(ids(model, "a b d")) == EOS
+    assert grammar.only(Tokens(), 0) == ids(model, "a")[0]
+    assert grammar.only(Tokens(ids(model, "a")), 0) is None
+    assert grammar.only(Tokens(ids(model, "a b")), 0) == ids(model, "d")[0]
+    assert grammar.only(Tokens(ids(model, "a b d")), 0) == EOS
 
 
 # --- real tokenizers ------------------------------------------------------------------------------------------
@@ -123,7 +124,7 @@ def test_the_bytes_of_every_tokenizer(family: str) -> None:
         for seed in range(3):
             draw, text = random.Random(seed), list[int]()
             while not ends.intersection(text):
-                allowed = grammar.all_allowed(text).tolist()
+                allowed = grammar.all_allowed(Tokens(text), 0).tolist()
                 assert not markers.intersection(allowed) - ends
                 text.append(draw.choice(sorted(ends.intersection(allowed)) or allowed))
             found = json.loads(b"".join(pieces[token] for token in text if token not in ends).decode())
@@ -144,7 +145,7 @@ def thinker(model: LlamaModel) -> AfterThought:
 
 
 def may_follow(model: LlamaModel, thinker: AfterThought, text: str) -> set[bytes]:
-    found = thinker.all_allowed(ids(model, text) if text else [])
+    found = thinker.all_allowed(Tokens(ids(model, text) if text else []), 0)
     return {model.marked_bytes(int(token)) for token in found if token == EOS or token > WORDS}
 
 
@@ -153,11 +154,11 @@ def test_the_grammar_begins_after_the_thought_that_the_prompt_opened(model: Llam
     for thinking in ("", "a", "c d"):
         assert len(may_follow(model, thinker, thinking)) > 50
         assert b"</s>" not in may_follow(model, thinker, thinking)
-        assert thinker.only(ids(model, thinking) if thinking else []) is None
+        assert thinker.only(Tokens(ids(model, thinking) if thinking else []), 0) is None
     assert may_follow(model, thinker, "c d y") == {b" a", b" z"}
     assert may_follow(model, thinker, "c d y z") == {b" a"}
     assert may_follow(model, thinker, "c d y z a") == {b" b"}
-    assert thinker.only(ids(model, "c d y a")) == ids(model, "b")[0]
+    assert thinker.only(Tokens(ids(model, "c d y a")), 0) == ids(model, "b")[0]
     assert may_follow(model, thinker, "y a b") == {b"</s>"}
 
 
