@@ -6,7 +6,7 @@ Chances of acceptance from 0.3 to 0.97 (constant, falling with the position, tol
 the text) x a draft token for 0.02 to 0.6 of a pass x twelve measured or published curves of passes x answers of 64,
 200 and 1,000 tokens x costs that are steady or drift by a factor of two. Every cell begins with a calibration
 that is off by 10 % (standard deviation) in each cost, and writes two answers. Both are held against the
-best of the fixed lengths in hindsight, plain decoding included, and against plain decoding: a ratio above 1 means that auto is
+best of the fixed lengths in hindsight, plain decoding included, and against plain decoding: above 1 auto is
 faster. `--sample N` takes N cells at random, by default all 7,200.
 
 Sources of the curves: two CPU cores: docs/benchmarks.md and docs/log.md. GPUs: pull requests of ggml-org/llama.cpp,
