@@ -61,8 +61,8 @@ def test_prompt_longer_than_a_batch(models: Models, batch: tuple[object, ...]) -
         (("-k", 4, "--batch", 4), "A draft of 4 tokens does not fit in a pass of 4 tokens (--ubatch)."),
         (("-k", 4, "--ubatch", 4), "A draft of 4 tokens does not fit in a pass of 4 tokens (--ubatch)."),
         (("--batch", 8, "--ubatch", 16), "--ubatch (16) must be between 1 and --batch (8)."),
-        (("--batch", 0), "greater than or equal to 1"),
-        (("--ctx", -1), "greater than or equal to 0"),
+        (("--batch", 0), "Give 1 or more."),
+        (("--ctx", -1), "Give 0 or more."),
     ],
 )
 def test_sizes_that_do_not_fit_are_refused(models: Models, flags: tuple[object, ...], words: str) -> None:
@@ -283,7 +283,7 @@ def test_require_gpu_fails_before_a_token(models: Models) -> None:
         (("--tensor-split", "nan"), "Invalid --tensor-split: 'nan'."),
         (("--tensor-split", "0,0"), "Invalid --tensor-split: '0,0'."),
         (("--tensor-split", ",".join(["1"] * 99)), "--tensor-split has 99 values; llama.cpp supports at most"),
-        (("--main-gpu", -1), "greater than or equal to 0"),
+        (("--main-gpu", -1), "Give 0 or more."),
     ],
 )
 def test_placement_that_cannot_be(models: Models, flags: tuple[object, ...], words: str) -> None:
