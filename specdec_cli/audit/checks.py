@@ -123,7 +123,8 @@ class _Place:
 class Audit:
     """Tests an open pair. `sampling` is that of every run but for its temperature; `texts` and `laws` hold results.
 
-    At a drafter and temperature of `without_places` nothing was drafted where distributions could be tested.
+    At a drafter and temperature of `without_places` nothing was drafted where distributions could be tested; the ways
+    `without_time` were not begun before the deadline.
     """
 
     def __init__(self, pair: Pair, sampling: SamplingParams, clock: Callable[[], float]) -> None:
@@ -133,6 +134,7 @@ class Audit:
         self.texts: dict[Way, TextCheck] = {}
         self.laws: list[LawCheck] = []
         self.without_places: list[tuple[str, float]] = []
+        self.without_time: list[Way] = []
 
     @property
     def bugs(self) -> list[TextCheck | LawCheck]:
@@ -158,12 +160,15 @@ class Audit:
     def check_texts(
         self, tasks: Sequence[Task], ways: Sequence[Way], n_tokens: int, n_each: int, deadline: float
     ) -> Iterator[None]:
-        """Every way on one prompt after another, until `n_tokens` are compared or time is up; yields after each."""
-        for n, task in enumerate(tasks):
-            if n and self._clock() > deadline:
-                return
+        """Every way on one prompt after another, until `n_tokens` are compared or time is up; yields after each. One
+        way is looked at in any case.
+        """
+        for task in tasks:
             plain: dict[float, tuple[int, ...]] = {}
             for way in ways:
+                if self.texts and self._clock() > deadline:
+                    self.without_time += [way for way in ways if way not in self.texts]
+                    return
                 check = self.texts.setdefault(way, TextCheck(way))
                 if check.tokens >= n_tokens:
                     continue
@@ -207,21 +212,25 @@ class Audit:
         self, tasks: Sequence[Task], ways: Sequence[Way], draws: int, n_places: int, deadline: float
     ) -> Iterator[None]:
         """Every way at one place after another, of `n_places` or until time is up; yields after each. As many as
-        `draws` are made at each, or as time allows, but never too few to show anything.
+        `draws` are made at each, or as time allows, but never too few to show anything; one way is looked at in any
+        case.
         """
         by_source = defaultdict[tuple[str, float], list[Way]](list)
         for way in ways:
             by_source[way.drafter, way.temperature].append(way)
-        best = self._best_of(tasks, by_source, n_places)
+        best = self._best_of(tasks, by_source, n_places, deadline)
         self.without_places += [source for source, places in best.items() if not places]
         left = sum(len(those) * len(best[source]) for source, those in by_source.items())
         for n in range(n_places):
             for source, those in by_source.items():
-                if n and self._clock() > deadline:
-                    return
                 sessions = _Sessions.of(self._pair)
                 for way in those if n < len(best[source]) else ():
                     now = self._clock()
+                    if self.laws and now > deadline:
+                        tested = {check.way for check in self.laws}
+                        wanted = [way for source, those in by_source.items() if best[source] for way in those]
+                        self.without_time += [way for way in wanted if way not in tested]
+                        return
                     self.laws.append(
                         self._check_law(best[source][n], way, draws, now + (deadline - now) / left, sessions)
                     )
@@ -229,13 +238,13 @@ class Audit:
                     yield
 
     def _best_of(
-        self, tasks: Sequence[Task], wanted: Iterable[tuple[str, float]], n_places: int
+        self, tasks: Sequence[Task], wanted: Iterable[tuple[str, float]], n_places: int, deadline: float
     ) -> dict[tuple[str, float], list[_Place]]:
         """The places for each drafter and temperature."""
         places, seen = self._candidates(tasks, n_places), _Sessions.of(self._pair)
         return {
             (drafter, temperature): self._best(
-                places[not _COPYING.isdisjoint(sources(drafter))], drafter, temperature, n_places, seen
+                places[not _COPYING.isdisjoint(sources(drafter))], drafter, temperature, n_places, deadline, seen
             )
             for drafter, temperature in wanted
         }
@@ -259,12 +268,16 @@ class Audit:
         drafter: str,
         temperature: float,
         n_places: int,
+        deadline: float,
         seen: "_Sessions",
     ) -> list[_Place]:
-        """One place of each text, where a rejection is as likely as not: there every part of a rule is at work."""
+        """One place of each text, where a rejection is as likely as not: there every part of a rule is at work. After
+        the deadline the first that is found will do."""
         rule = self._rule("rejection", temperature, 0)
-        best = []
+        best = list[_Place]()
         for texts in by_task:
+            if best and self._clock() > deadline:
+                break
             places = [self._place(text, drafter, rule, seen) for text in texts]
             best += sorted((p for p in places if p is not None), key=_one_sided)[:1]
         return sorted(best, key=_one_sided)[:n_places]

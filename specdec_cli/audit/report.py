@@ -109,14 +109,22 @@ def _laws(audit: Audit) -> str:
 
 
 def _not_shown(audit: Audit) -> list[str]:
-    """What could not be tested, for want of drafts."""
+    """What could not be tested, for want of drafts or of time."""
     without = [check.way for check in audit.texts.values() if not check.drafted]
-    lines = [f"Nothing was drafted in these settings, so their texts prove nothing: {'; '.join(map(str, without))}."]
-    return lines[: len(without)] + [
+    lines = []
+    if without:
+        lines.append(
+            f"Nothing was drafted in these settings, so their texts prove nothing: {'; '.join(map(str, without))}."
+        )
+    lines += [
         f"Skipped distributions with {drafter} at temperature {temperature:g}: it drafted nothing at any "
         "position tried."
         for drafter, temperature in audit.without_places
     ]
+    if audit.without_time:
+        late = "; ".join(map(str, audit.without_time))
+        lines.append(f"No time was left for these settings (raise --budget): {late}.")
+    return lines
 
 
 def _bug(bug: TextCheck | LawCheck) -> str:

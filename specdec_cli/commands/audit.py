@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import sys
 import time
 from collections import defaultdict
@@ -25,7 +26,7 @@ from specdec_cli.commands.options import (
 )
 from specdec_cli.commands.placement_options import PlacementOptions
 from specdec_cli.commands.sampling_options import SamplingOptions
-from specdec_cli.errors import TextDiffers, UsageError
+from specdec_cli.errors import Interrupted, TextDiffers, UsageError
 from specdec_cli.outputs import check_outputs, write_output
 from specdec_cli.signals import raise_on_sigterm
 from specdec_cli.terminal_guard import guard_terminal
@@ -80,8 +81,8 @@ def audit(
 ) -> None:
     """Test exactness at length: texts against plain decoding's, distributions against the target's.
 
-    Ctrl-C stops and shows the results so far. Exit code 9 if a text differs from plain decoding's and no near tie
-    explains it, or if a distribution is not the target's.
+    Ctrl-C or SIGTERM stops and shows the results so far. Exit code 9 if a text differs from plain decoding's and no
+    near tie explains it, or if a distribution is not the target's.
     """
     guard_terminal()
     raise_on_sigterm()
@@ -108,7 +109,7 @@ def audit(
         _check_drafting(pair, drafters)
         n_each = max(min(_LEAST_ANSWER, what.tokens), -(-what.tokens // len(prompts)))
         tasks = _mixed(as_tasks(pair, prompts, n_each, say))
-        auditing = _tested(pair, request, tasks, n_each, text_ways, law_ways, what)
+        auditing, stopped = _tested(pair, request, tasks, n_each, text_ways, law_ways, what)
         more = {
             "tokens": what.tokens,
             "max_tokens": n_each,
@@ -117,7 +118,10 @@ def audit(
             "budget_minutes": what.budget,
         }
         facts = facts_of(request, more, sys.argv[1:])
-    _report(auditing, facts, what.tokens, json_file)
+    if stopped is None or auditing.texts or auditing.laws:
+        _report(auditing, facts, what.tokens, json_file)
+    if stopped is not None:
+        raise stopped
 
 
 def _request(
@@ -147,8 +151,8 @@ def _tested(
     text_ways: "Sequence[Way]",
     law_ways: "Sequence[Way]",
     what: AuditOptions,
-) -> "Audit":
-    """Everything, or what there was time for before the budget, or Ctrl-C, ended it."""
+) -> "tuple[Audit, Interrupted | None]":
+    """Everything, or what there was time for before the budget or a signal ended it; and that signal."""
     from specdec_cli.audit.checks import Audit
 
     auditing = Audit(pair, request.sampling.params, time.perf_counter)
@@ -162,9 +166,11 @@ def _tested(
     try:
         _follow("texts", n_prompts * len(text_ways), texts)
         _follow("distributions", what.places * len(law_ways), laws)
-    except KeyboardInterrupt:
-        say("Stopped; these are the results so far.")
-    return auditing
+    except (KeyboardInterrupt, Interrupted) as error:
+        is_begun = auditing.texts or auditing.laws
+        say("Stopped; these are the results so far." if is_begun else "Stopped; nothing has been tested yet.")
+        return auditing, error if isinstance(error, Interrupted) else Interrupted(signal.SIGINT)
+    return auditing, None
 
 
 def _drafters(asked: str | None, files: "Resolved") -> list[str]:
@@ -273,8 +279,6 @@ def _report(auditing: "Audit", facts: dict[str, object], tokens: int, json_file:
     from specdec_cli.ui.table import write_table
     from specdec_cli.ui.terminal import Terminal
 
-    if not auditing.texts and not auditing.laws:
-        raise UsageError("Nothing has been tested yet.", hint="Let it run until the first text is finished.")
     on_stdout = json_file is not None and str(json_file) == "-"
     if json_file is not None:
         text = json.dumps(audit_report.document(auditing, facts), indent=1) + "\n"

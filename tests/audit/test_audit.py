@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import signal
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,7 +23,7 @@ from specdec_cli.decode.rejection import BlockRejection, TokenRejection, pick
 from specdec_cli.decode.sampling import SamplingParams
 from specdec_cli.decode.types import Branches, Distribution, Draft, Logits, Target
 from specdec_cli.drafters.medusa.heads import Heads
-from specdec_cli.errors import DecodeFailed
+from specdec_cli.errors import DecodeFailed, Interrupted
 from specdec_cli.generation.pair import Pair, open_pair
 from specdec_cli.generation.rules import RULES
 from specdec_cli.llama.abort import AbortFlag
@@ -198,6 +199,18 @@ def test_time_cuts_draws_and_texts_but_not_below_what_says_something(pair: Pair)
     assert len(list(found.check_texts(TASKS, ways[1:], 10**6, 20, 0.0))) == 1
     assert found.texts[ways[1]].tokens == 20
     assert "at least 20 per setting (1,000,000 requested)" in audit_report.verdict(found, 10**6)[0]
+    assert found.without_time == []
+
+
+def test_no_way_is_begun_after_the_deadline_and_those_left_out_are_said(pair: Pair) -> None:
+    found = audit_of(pair)
+    drawn = [Way("block", "model", k, 1.0) for k in (1, 2)] + [Way("block", "ngram", 1, 1.0)]
+    written = [Way("coupled", "model", k, 0.0) for k in (1, 2, 3)]
+    assert len(list(found.check_laws(TASKS, drawn, 10**6, 2, 0.0))) == 1
+    assert len(list(found.check_texts(TASKS, written, 10**6, 20, 0.0))) == 1
+    assert found.without_time == [*drawn[1:], *written[1:]]
+    line = audit_report.verdict(found, 10**6)[-2]
+    assert line.startswith("No time was left for these settings (raise --budget): block, model k 2, temperature 1")
 
 
 TEXT_WAYS = [
@@ -478,17 +491,23 @@ def test_the_plan_says_what_there_is_time_for(models: Models, monkeypatch: pytes
     assert "Texts: 64 tokens (of 200" in audited(models, *asked).err
 
 
-def test_ctrl_c_gives_what_there_is(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [(KeyboardInterrupt(), 130), (Interrupted(signal.SIGINT), 130), (Interrupted(signal.SIGTERM), 143)],
+)
+def test_a_signal_gives_what_there_is(
+    models: Models, monkeypatch: pytest.MonkeyPatch, error: BaseException, code: int
+) -> None:
     steps = Counter[str]()
 
     def interrupted(self: Any) -> None:
         steps[self._label] += 1
         if steps.total() == 3:
-            raise KeyboardInterrupt
+            raise error
 
     monkeypatch.setattr("specdec_cli.ui.steps.Steps.step", interrupted)
     done = audited(models)
-    assert done.code == 0, done.err
+    assert done.code == code, done.err
     assert "Stopped; these are the results so far." in done.err
     assert "compared with plain decoding in 3 settings" in done.out
     assert "Distributions" not in done.out
