@@ -22,7 +22,7 @@ class TokenBytes:
 
 
 def llguidance_tokenizer(tokens: TokenBytes) -> LLTokenizer:
-    """Takes a second for 262,144 tokens."""
+    """Looks at every token: takes seconds for 262,144 of them."""
     ends = sorted(tokens.end_tokens)
     return LLTokenizer(TokenizerWrapper(_Wrapped(tokens, ends[0])), eos_token=ends)
 
