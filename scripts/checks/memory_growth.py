@@ -47,7 +47,8 @@ def main() -> int:
             each = (last - first) / (end - FIRST)
             worst = max(worst, each)
             print(
-                f"{name:12} {first / 2**20:6.1f} MB after {FIRST:,}, {last / 2**20:6.1f} after {end:,}: {each:.0f} B a token"
+                f"{name:12} {first / 2**20:6.1f} MB after {FIRST:,}, {last / 2**20:6.1f} after {end:,}: "
+                f"{each:.0f} B a token"
             )
     return int(worst >= MOST)
 
