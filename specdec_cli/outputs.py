@@ -34,7 +34,7 @@ def check_outputs(outputs: ByOption, inputs: ByOption) -> None:
     for option, path in outputs.items():
         if path is None:
             continue
-        _check_stdout(option, path)
+        _check_standard(option, path)
         if _is_stream(path):
             continue
         status = _status(path)
@@ -56,13 +56,19 @@ def check_outputs(outputs: ByOption, inputs: ByOption) -> None:
             raise UsageError(f"Cannot write to {path}.", hint="Check the folder.")
 
 
-def _check_stdout(option: str, path: Path) -> None:
-    """`> FILE --log FILE` would lose one of the two; /dev/stdout goes on where the text is. Raises UsageError."""
-    status, own = _status(path), _status(Path("/dev/stdout"))
-    if _descriptor(path) is not None or status is None or own is None or not stat.S_ISREG(own.st_mode):
+def _check_standard(option: str, path: Path) -> None:
+    """`> FILE --log FILE` would lose one of the two, `< FILE --log FILE` what is read; /dev/stdout goes on where the
+    text is. Raises UsageError."""
+    status = _status(path)
+    if _descriptor(path) is not None or status is None or not stat.S_ISREG(status.st_mode):
         return
-    if os.path.samestat(status, own):
-        raise UsageError(f"{option} would overwrite standard output, {path}.", hint="Give another file.")
+    for descriptor, name in enumerate(("input", "output", "error")):
+        try:
+            own = os.fstat(descriptor)
+        except OSError:  # it is closed
+            continue
+        if os.path.samestat(status, own):
+            raise UsageError(f"{option} would overwrite standard {name}, {path}.", hint="Give another file.")
 
 
 def _is_stream(path: Path) -> bool:

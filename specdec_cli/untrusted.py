@@ -1,5 +1,6 @@
 """What names from outside may look like: of repositories, revisions, files, and in the middle of a sentence."""
 
+import os
 import re
 
 _REPO = re.compile(r"(?!\.)[\w.-]+/(?!\.)[\w.-]+", re.ASCII)
@@ -58,6 +59,14 @@ def is_portable(path: str) -> bool:
 def is_unicode(text: str) -> bool:
     """Whether there are no halves of surrogate pairs, which JSON can hold and UTF-8 cannot."""
     return not any("\ud800" <= character <= "\udfff" for character in text)
+
+
+def is_path(text: str) -> bool:
+    """Whether this system could have a file of this name: no NUL, and bytes for every character."""
+    try:
+        return "\0" not in text and bool(os.fsencode(text))
+    except UnicodeEncodeError:
+        return False
 
 
 def one_line(text: str | None) -> str:

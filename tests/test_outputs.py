@@ -8,6 +8,7 @@ import subprocess
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -281,11 +282,19 @@ def test_streams_as_outputs_of_run(models: Models) -> None:
     assert "llama" in log.out
 
 
-@pytest.mark.parametrize("option", ["--log", "--jsonl", "--prompt-cache"])
-def test_the_file_that_standard_output_goes_to_is_not_written_over(models: Models, tmp_path: Path, option: str) -> None:
+@pytest.mark.parametrize("option", ["--log", "--jsonl", "--ngram-store"])
+@pytest.mark.parametrize(("stream", "mode"), [("stdin", "r"), ("stdout", "a"), ("stderr", "a")])
+def test_the_file_of_a_standard_stream_is_not_written_over(
+    models: Models, tmp_path: Path, option: str, stream: str, mode: str
+) -> None:
     text = tmp_path / "text"
-    with text.open("w") as out:
+    text.write_text("a b\n")
+    streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with text.open(mode) as file:
         command = [*COMMAND, "run", str(models.ring), "a", "-n", "2", option, str(text)]
-        done = subprocess.run(command, stdout=out, stderr=subprocess.PIPE, check=False, timeout=PATIENCE)
-    assert (done.returncode, text.read_text()) == (2, "")
-    assert b"would overwrite standard output" in done.stderr
+        done = subprocess.run(command, **{**streams, stream: file}, check=False, timeout=PATIENCE)
+    told = text.read_text() if stream == "stderr" else "a b\n" + done.stderr.decode()
+    name = {"stdin": "input", "stdout": "output", "stderr": "error"}[stream]
+    assert (done.returncode, told[:4]) == (2, "a b\n")
+    assert f"{option} would overwrite standard {name}" in told
+    assert stream == "stderr" or text.read_text() == "a b\n"

@@ -1,7 +1,9 @@
 """Which presets are on this machine, the disk space they use, and deleting them."""
 
 import shutil
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,10 +12,13 @@ from specdec_cli.hub.cache import RepoStore, cached, disk_bytes, gguf_files, lef
 from specdec_cli.hub.client import lock
 from specdec_cli.hub.download import check_file
 from specdec_cli.paths import WORK_LOCK, draft_folder
+from specdec_cli.presets.resolve import derived_folder
 from specdec_cli.presets.schema import Preset, hub_files
 
 _AT_ONCE = 0.1
 """Seconds: whether somebody holds a lock, not when they will let go."""
+_ABANDONED_SECONDS = 600.0
+"""A model that is being derived grows all the time. One that has not changed for so long was left by a killed process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +61,22 @@ def stock_of(preset: Preset, root: Path) -> Stock:
     return Stock(preset, places, sum(parts is None for parts in found.values()), known)
 
 
-def take_inventory(presets: Sequence[Preset], root: Path) -> Inventory:
-    """Pairs of which something is here, and the rest of the cache's GGUF files."""
+def take_inventory(presets: Sequence[Preset], root: Path, *, clock: Callable[[], float] = time.time) -> Inventory:
+    """Pairs of which something is here, the rest of the cache's GGUF files, and what was never finished."""
     stocks = tuple(stock for preset in presets if (stock := stock_of(preset, root)).places)
     known = {place for stock in stocks for place in stock.places}
     others = tuple((store.repo, place) for store, place in gguf_files(root) if place not in known)
-    return Inventory(stocks, others, tuple(leftovers(root)))
+    return Inventory(stocks, others, (*leftovers(root), *_abandoned(clock())))
+
+
+def _abandoned(now: float) -> list[Path]:
+    """Models whose derivation was killed."""
+    found = []
+    for path in sorted(derived_folder().glob(".*.half")):
+        with suppress(FileNotFoundError):  # finished just now
+            if now - path.stat().st_mtime > _ABANDONED_SECONDS:
+                found.append(path)
+    return found
 
 
 def remove_places(root: Path, places: Sequence[Path], others: Sequence[Stock]) -> tuple[int, tuple[Path, ...]]:
@@ -72,12 +87,16 @@ def remove_places(root: Path, places: Sequence[Path], others: Sequence[Stock]) -
 
 
 def remove_leftovers(root: Path, places: Sequence[Path]) -> tuple[int, int]:
-    """Delete what broken-off and damaged downloads left, but for what is being fetched now.
+    """Delete what broken-off and damaged downloads and killed derivations left, but for what is being fetched now.
 
     Returns the bytes freed, and how many files were left to whoever fetches them.
     """
     freed, n_kept = 0, 0
     for place in places:
+        if place.suffix == ".half":
+            freed += place.stat().st_size if place.exists() else 0
+            place.unlink(missing_ok=True)
+            continue
         path = store_of(root, place).lock(place.name.split(".")[0])
         path.parent.mkdir(parents=True, exist_ok=True)
         try:

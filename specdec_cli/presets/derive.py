@@ -3,12 +3,12 @@
 import hashlib
 import os
 import shutil
-import tempfile
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
 from specdec_cli.errors import ModelError
+from specdec_cli.paths import create_beside
 from specdec_cli.presets.schema import Derive
 
 Quantize = Callable[[Path, Path, str], None]
@@ -47,13 +47,10 @@ def derived_path(recipe: Derive, folder: Path) -> Path:
 
 
 def _make(source: Path, made: Path, file_type: str, quantize: Quantize) -> None:
-    # A name of its own: process numbers are the same in two containers that share a folder.
-    handle, name = tempfile.mkstemp(prefix=f"{made.stem}.", suffix=".part", dir=made.parent)
+    handle, unfinished = create_beside(made)
     os.close(handle)
-    unfinished = Path(name)
     try:
         quantize(source, unfinished, file_type)
-        unfinished.chmod(0o644)  # mkstemp's files are for their owner alone
         os.replace(unfinished, made)
     finally:
         unfinished.unlink(missing_ok=True)

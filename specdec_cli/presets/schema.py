@@ -13,7 +13,16 @@ from specdec_cli.errors import UsageError
 from specdec_cli.paths import config_folder, write_whole
 from specdec_cli.presets.strict_yaml import read_yaml, write_yaml
 from specdec_cli.settings import FORMATS
-from specdec_cli.untrusted import is_commit, is_portable, is_repo, is_revision, one_line, stays_inside
+from specdec_cli.untrusted import (
+    is_commit,
+    is_path,
+    is_portable,
+    is_repo,
+    is_revision,
+    is_unicode,
+    one_line,
+    stays_inside,
+)
 
 _PACKAGE = Path(__file__).parent.parent
 _IN_WHEEL = _PACKAGE / "_presets"
@@ -96,6 +105,8 @@ class ModelSource:
                 "path, derive, hub: exactly one is required.",
                 hint="Give the model's location in one of these ways.",
             )
+        if self.path is not None and not is_path(self.path):
+            raise UsageError(f"path cannot be {self.path!r}.", hint="Give the name of a file on this machine.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,7 +292,8 @@ def _plain(value: object, kind: Any, file: Path, where: str) -> object:
     """The value, if it is of the field's type: YAML makes numbers, dates and truth values out of plain words."""
     wanted: type = (get_args(kind) or (kind,))[0]  # every optional field is written `type | None`
     fits = isinstance(value, (int, float) if wanted is float else wanted)
-    if fits and isinstance(value, bool) == (wanted is bool):
+    is_text = not isinstance(value, str) or is_unicode(value) or where.endswith(".path")  # names of files may be bytes
+    if fits and isinstance(value, bool) == (wanted is bool) and is_text:
         return value
     raise UsageError(
         f"{file}: {where} has an invalid value: {one_line(repr(value))}.", hint=f"Give it {_WORDS[wanted]}."

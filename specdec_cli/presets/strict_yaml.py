@@ -83,5 +83,5 @@ class _Loader(yaml.SafeLoader):
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
         try:
             return super().construct_object(node, deep)
-        except ValueError as error:  # a 13th month, or a number of thousands of digits
+        except (ValueError, OverflowError) as error:  # a 13th month, thousands of digits, or 1:1:1... in base 60
             raise _refused(f"{one_line(str(node.value))[:60]!r} is not a value", node) from error

@@ -1,5 +1,6 @@
 """What is on this machine: shared files once, nothing taken from another pair, nothing of another tool's harmed."""
 
+import hashlib
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +11,9 @@ from filelock import FileLock
 from specdec_cli.errors import NotHere
 from specdec_cli.hub.cache import RepoStore, cached
 from specdec_cli.hub.inventory import Inventory, remove_leftovers, remove_places, stock_of, take_inventory, verify
-from specdec_cli.presets.schema import HubFile, ModelSource, Preset
+from specdec_cli.presets import derive
+from specdec_cli.presets.resolve import derived_folder
+from specdec_cli.presets.schema import Derive, HubFile, ModelSource, Preset
 from tests.hubstub import HubStub
 from tests.planted import PlantedPair
 from tests.shop import DRAFT, DRAFT_REPO, TARGET, TARGET_REPO, Buyer, add, fill
@@ -240,6 +243,28 @@ def test_a_folder_called_snapshots_confuses_nobody(buyer: Buyer, planted_pair: P
     assert remove_places(buyer.root, [place, odd], ()) == (0, ())
     assert keep.is_file()
     assert [path for path in keep.parent.rglob("*") if path.is_file()] == [keep]
+
+
+def test_a_derivation_that_was_killed_is_a_leftover(
+    buyer: Buyer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(_source: Path, target: Path, _file_type: str) -> None:
+        target.write_bytes(b"x" * 7)
+        raise KeyboardInterrupt
+
+    monkeypatch.setenv("SPECDEC_CACHE", str(tmp_path / "own"))
+    monkeypatch.setattr(derive, "packaged_file", lambda _: tmp_path / "source.gguf")
+    (tmp_path / "source.gguf").write_bytes(b"GGUF")
+    recipe = Derive("some-model", "some-model.gguf", hashlib.sha256(b"GGUF").hexdigest(), "Q4_0", "demo")
+    with monkeypatch.context() as dead, pytest.raises(KeyboardInterrupt):
+        dead.setattr(Path, "unlink", lambda *_, **__: None)
+        derive.derived_model(recipe, derived_folder(), killed, lambda _: None)
+    (half,) = derived_folder().iterdir()
+    now = half.stat().st_mtime
+    assert take_inventory((), buyer.root, clock=lambda: now + 10).leftovers == (), "it may still grow"
+    assert take_inventory((), buyer.root, clock=lambda: now + 3600).leftovers == (half,)
+    assert remove_leftovers(buyer.root, [half]) == (7, 0)
+    assert not half.exists()
 
 
 def test_what_is_being_fetched_is_no_leftover(buyer: Buyer) -> None:

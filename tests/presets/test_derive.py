@@ -200,3 +200,13 @@ def test_sha256_of_a_file(tmp_path: Path) -> None:
     (tmp_path / "empty").touch()
 
     assert file_sha256(tmp_path / "empty") == "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+
+
+@pytest.mark.usefixtures("package")
+def test_the_model_has_the_mode_that_the_user_gives_new_files(folder: Path) -> None:
+    before = os.umask(0o077)
+    try:
+        made = derived_model(RECIPE, folder, FakeQuantize(), lambda _: None)
+    finally:
+        os.umask(before)
+    assert made.stat().st_mode & 0o777 == 0o600
