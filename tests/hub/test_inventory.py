@@ -256,9 +256,10 @@ def test_a_derivation_that_was_killed_is_a_leftover(
     monkeypatch.setattr(derive, "packaged_file", lambda _: tmp_path / "source.gguf")
     (tmp_path / "source.gguf").write_bytes(b"GGUF")
     recipe = Derive("some-model", "some-model.gguf", hashlib.sha256(b"GGUF").hexdigest(), "Q4_0", "demo")
-    with monkeypatch.context() as dead, pytest.raises(KeyboardInterrupt):
+    with monkeypatch.context() as dead:
         dead.setattr(Path, "unlink", lambda *_, **__: None)
-        derive.derived_model(recipe, derived_folder(), killed, lambda _: None)
+        with pytest.raises(KeyboardInterrupt):
+            derive.derived_model(recipe, derived_folder(), killed, lambda _: None)
     (half,) = derived_folder().iterdir()
     now = half.stat().st_mtime
     assert take_inventory((), buyer.root, clock=lambda: now + 10).leftovers == (), "it may still grow"
