@@ -234,7 +234,7 @@ def test_the_current_folder_lends_no_modules(tmp_path: Path, monkeypatch: pytest
     for name in ("numpy", "llguidance", "json"):
         (tmp_path / f"{name}.py").write_text("raise SystemExit(0)", encoding="utf-8")
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(UsageError, match="no text at all"):
+    with pytest.raises(UsageError, match="no text can match"):
         check(GrammarSource("lark", "start: start"))
 
 
@@ -244,7 +244,7 @@ def say_nothing(_grammar: str) -> str:
 
 def test_a_child_that_says_nothing_has_accepted_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("specdec_cli.structured.compiler.reason_against", say_nothing)
-    with pytest.raises(UsageError, match="dies of it"):
+    with pytest.raises(UsageError, match="crashes llguidance"):
         check(GrammarSource("json-schema", "{}"))
 
 
