@@ -40,6 +40,8 @@ MODELS = ("ring", "words", "ends", "chat", "bytes", "wide", "no_bos", "mamba", "
 DRAFTS = ("draft", "ring_draft", "padded", "renamed_marker", "other_words", "mamba", "truncated", "ring")
 PROMPTS = ("a b c", "a", "", " ", "\n", "é漢😀", "\x1b[31m", "</s><s>", "a b " * 300, "--", "-1", "\ufeff", "{{ 1 }}")
 INTEGERS = (-1, 0, 1, 2, 3, 7, 16, 255, 4096, 2**31 - 1, 2**31, 2**63, 2**64 - 1, 2**64, 10**30)
+LONG, LARGE = "9" * 5000, "9" * 400
+"""More digits than Python reads as an integer, and than a float holds."""
 NUMBERS = (-1, -1e-9, 0, 1e-30, 1e-9, 0.5, 0.999, 1, 1.5, 2, 100, 1e30, 1e308, "inf", "-inf", "nan")
 USUAL: dict[type, tuple[float, ...]] = {int: (1, 2, 4, 8, 32, 64), float: (0.1, 0.5, 0.9, 1)}
 TEXTS = (
@@ -74,13 +76,15 @@ GRAMMARS = (
 WORDS = {
     "draft": ("ngram", "none", "lookahead", "mtp", "model", "ngram+model", "mixed"),
     "kv": ("f16", "q8_0", "q4_0", "f32", "q5_1", "iq4_nl", "bf16"),
-    "logit_bias": ("5=1", "5=-1", "5=nan", "-1=1", "99999=1", "5=1e39", "5"),
+    "logit_bias": ("5+1", "5-1", "5+nan", "-1+1", "99999+1", "5+1e39", f"5+{LARGE}", f"{LONG}+1", "²+1", "5=1", "5"),
     "device": ("cpu", "cpu", "none", "x"),
     "rpc": ("localhost:1", "x:y", "127.0.0.1", ":0", "[::1]:99999"),
-    "k": ("auto", "0", "1", "4", "16", "511", "512", "99999999999999999999", "-1", "1.5"),
+    "k": ("auto", "0", "1", "4", "16", "511", "512", "99999999999999999999", LONG, "²", "-1", "1.5"),
     "regex": ("[ab ]+", "a|b", "(", "a{1,100000}", "^[[:alpha:]]+$", "(a+)+b", "\\p{L}*", ""),
     "tensor_split": ("1", "1,1", "0", "-1,2", "nan", "inf,1", "," * 99, "1," * 99 + "1"),
-    "ngl": ("auto", "all", "0", "1", "-1", "99999999999999999999"),
+    "ngl": ("auto", "all", "0", "1", "-1", "99999999999999999999", LONG, "²"),
+    "ram": ("8G", "0", f"{LARGE}G", f"{LONG}T", "٣G", "1e300"),
+    "vram": ("8G", "0", f"{LARGE}G", f"{LONG}T", "٣G", "1e300"),
 }
 """By the beginning of an option's name: texts that mean something there, or nearly do."""
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from specdec_cli.commands.drafting_options import drafter_names
-from specdec_cli.commands.options import in_panel, numbers, whole_numbers, words
+from specdec_cli.commands.options import in_panel, numbers, quoted, whole_number, whole_numbers, words
 from specdec_cli.errors import UsageError
 from specdec_cli.outputs import ByOption
 from specdec_cli.settings import AUTO, Length
@@ -121,10 +121,11 @@ def _lengths(text: str) -> Sequence[Length]:
 
 
 def _length(word: str, text: str) -> int:
-    if not word.isdecimal():
+    number = whole_number(word)
+    if number is None:
         raise UsageError(
-            f"Invalid --k: {text!r}.", hint="Give whole numbers separated by commas, such as 1,2,4, or auto."
+            f"Invalid --k: {quoted(text)}.", hint="Give whole numbers separated by commas, such as 1,2,4, or auto."
         )
-    if int(word) < 1:
+    if number < 1:
         raise UsageError("--k takes draft lengths of 1 or more.", hint="Plain decoding is measured in any case.")
-    return int(word)
+    return number

@@ -1,5 +1,6 @@
 """Options that several commands share, written once."""
 
+import math
 import os
 import re
 import signal
@@ -23,6 +24,12 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+LARGEST_NUMBER = 2**31 - 1
+"""Of tokens, layers and draft lengths: llama.cpp counts them in 32 bits."""
+_LARGEST_SIZE = 2**60
+"""Bytes."""
+_LONGEST_QUOTE = 40
+
 SEED = 1
 """Of runs that are compared with each other, unless the user gives one."""
 
@@ -42,9 +49,21 @@ def draft_length(text: str) -> int | None:
     """A number of draft tokens, None for auto. Raises UsageError."""
     if text == AUTO:
         return None
-    if not (text.isascii() and text.isdigit()):
-        raise UsageError(f"Invalid -k: {text!r}.", hint="Give a number of draft tokens, or auto.")
-    return int(text)
+    number = whole_number(text)
+    if number is None:
+        raise UsageError(f"Invalid -k: {quoted(text)}.", hint="Give a number of draft tokens, or auto.")
+    return number
+
+
+def whole_number(text: str) -> int | None:
+    """0 to LARGEST_NUMBER in ASCII digits; None for anything else, however long."""
+    number = int(text) if re.fullmatch(r"[0-9]{1,10}", text) else LARGEST_NUMBER + 1
+    return number if number <= LARGEST_NUMBER else None
+
+
+def quoted(text: str) -> str:
+    """What was given, in quotes; its beginning, if it does not fit in a sentence."""
+    return repr(text if len(text) <= _LONGEST_QUOTE else f"{text[:_LONGEST_QUOTE]}...")
 
 
 def say(text: str) -> None:
@@ -86,9 +105,9 @@ def find(file: "HubFile") -> Path | None:
 
 def layers(text: str, option: str) -> str:
     """auto, all or a number of layers. Raises UsageError."""
-    if text in ("auto", "all") or text.isdigit():
+    if text in ("auto", "all") or whole_number(text) is not None:
         return text
-    raise UsageError(f"Invalid {option}: {text!r}.", hint="Use auto, all or a number of layers.")
+    raise UsageError(f"Invalid {option}: {quoted(text)}.", hint="Use auto, all or a number of layers.")
 
 
 def agreed(question: str, *, default: bool) -> bool:
@@ -103,10 +122,11 @@ def bytes_in(text: str | None, option: str) -> int | None:
     """A size such as 8G or 512M, in bytes; G is 2**30, as on the box of a graphics card. Raises UsageError."""
     if text is None:
         return None
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", text.strip(), re.IGNORECASE)
-    if not found or (not found[2] and float(found[1]) != 0):
-        raise UsageError(f"Invalid {option}: {text!r}.", hint="Give a size such as 8G or 512M.")
-    return int(float(found[1]) * 1024 ** " KMGT".index(found[2].upper() or " "))
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", text.strip(), re.IGNORECASE | re.ASCII)
+    size = float(found[1]) * 1024 ** " KMGT".index(found[2].upper() or " ") if found else math.inf
+    if not found or (not found[2] and size != 0) or size > _LARGEST_SIZE:
+        raise UsageError(f"Invalid {option}: {quoted(text)}.", hint="Give a size such as 8G or 512M.")
+    return int(size)
 
 
 def first(*values: T | None) -> T:
@@ -132,20 +152,24 @@ def words(text: str | None) -> list[str]:
 
 
 def numbers(text: str | None, option: str) -> list[float]:
-    """Numbers between commas. Raises UsageError."""
+    """Finite numbers between commas. Raises UsageError."""
     try:
-        return [float(part) for part in words(text)]
-    except ValueError as error:
-        raise UsageError(
-            f"Invalid {option}: {text!r}.", hint="Give numbers separated by commas, such as 0,0.7,1."
-        ) from error
+        found = [float(part) for part in words(text)]
+    except ValueError:
+        found = [math.nan]
+    if all(map(math.isfinite, found)):
+        return found
+    raise UsageError(
+        f"Invalid {option}: {quoted(text or '')}.", hint="Give numbers separated by commas, such as 0,0.7,1."
+    )
 
 
 def whole_numbers(text: str | None, option: str) -> list[int]:
     """Whole numbers between commas. Raises UsageError."""
-    try:
-        return [int(part) for part in words(text)]
-    except ValueError as error:
-        raise UsageError(
-            f"Invalid {option}: {text!r}.", hint="Give whole numbers separated by commas, such as 1,2,4."
-        ) from error
+    found = [whole_number(part) for part in words(text)]
+    numbers = [number for number in found if number is not None]
+    if len(numbers) == len(found):
+        return numbers
+    raise UsageError(
+        f"Invalid {option}: {quoted(text or '')}.", hint="Give whole numbers separated by commas, such as 1,2,4."
+    )

@@ -14,6 +14,7 @@ from specdec_cli.errors import Interrupted, UsageError
 from specdec_cli.signals import raise_on_sigterm
 
 STALL_SECONDS = 30.0
+LONGEST_STALL_SECONDS = 86_400.0
 
 if TYPE_CHECKING:
     from specdec_cli.hub.pull import Judged, Located, Wanted
@@ -33,7 +34,8 @@ def pull(
         bool, typer.Option("--force", help="Download even if tokenizers differ, or memory or disk space is short.")
     ] = False,
     stall: Annotated[
-        float, typer.Option(min=1, help="Give up on a silent connection after this many seconds.")
+        float,
+        typer.Option(min=1, max=LONGEST_STALL_SECONDS, help="Give up on a silent connection after this many seconds."),
     ] = STALL_SECONDS,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show errors only.")] = False,
     as_json: JsonOpt = False,

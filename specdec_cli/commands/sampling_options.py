@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from specdec_cli.commands.options import in_panel
+from specdec_cli.commands.options import in_panel, quoted, whole_number
 from specdec_cli.errors import UsageError
 from specdec_cli.outputs import ByOption
 from specdec_cli.structured.source import GrammarSource
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 _sampling = in_panel("Sampling (defaults from llama.cpp, or from the preset)")
 _more = in_panel("More samplers (off by default)")
 _structured = in_panel("Structured output (choose one)")
+
+_LARGEST_BIAS = 1e30
+"""Logits are float32; sums with it must not be infinite."""
 
 TempOpt = Annotated[float | None, _sampling(help="Temperature; 0 is greedy (default: 0.8).")]
 """Beside the group: some commands take several."""
@@ -159,10 +162,12 @@ def _biases(texts: Sequence[str]) -> tuple[tuple[int, float], ...]:
 
 
 def _bias(text: str) -> tuple[int, float]:
-    if found := re.fullmatch(r"(\d+)([+-]\d*\.?\d+)", text):
-        return int(found[1]), float(found[2])
+    found = re.fullmatch(r"(\d+)([+-]\d*\.?\d+)", text, re.ASCII)
+    token = whole_number(found[1]) if found else None
+    if found and token is not None and abs(float(found[2])) <= _LARGEST_BIAS:
+        return token, float(found[2])
     raise UsageError(
-        f"Invalid --logit-bias: {text!r}.", hint="Give ID+BIAS or ID-BIAS. To forbid a token, use --ban ID."
+        f"Invalid --logit-bias: {quoted(text)}.", hint="Give ID+BIAS or ID-BIAS. To forbid a token, use --ban ID."
     )
 
 

@@ -18,7 +18,7 @@ from specdec_cli.presets.schema import Preset, hub_files
 _AT_ONCE = 0.1
 """Seconds: whether somebody holds a lock, not when they will let go."""
 _ABANDONED_SECONDS = 600.0
-"""A model that is being derived grows all the time. One that has not changed for so long was left by a killed process."""
+"""A model that is being made grows all the time. One that has not changed for so long was left by a killed process."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,3 +58,24 @@ def test_a_stream_that_is_closed_is_nothing_to_fail_at(
     assert (done.returncode, b"Traceback" in done.stderr) == (code, False), done.stderr
     if trace.exists():
         assert trace.read_text().startswith("{")
+
+
+LONG, LARGE = "9" * 5000, "9" * 400
+ODD_NUMBERS: list[tuple[object, ...]] = [
+    *(("run", "MODEL", "a", "-n", 1, "-k", number) for number in (LONG, "²", "٣", 2**31)),
+    *(("run", "MODEL", "a", "-n", 1, "--ngl", number) for number in (LONG, "²", 2**63)),
+    *(("run", "MODEL", "a", "-n", 1, "--logit-bias", bias) for bias in (f"5+{LARGE}", f"{LONG}+1", "5-9e999", "²+1")),
+    *(("bench", "MODEL", "-k", number) for number in (LONG, "²", 2**31)),
+    *(("bench", "MODEL", "--temp", number) for number in ("nan", "0,inf", "1e999")),
+    *(("bench", "MODEL", "--ctx-fill", number) for number in (LONG, "²", "-1")),
+    *(("plan", "MODEL", "--ngl", number) for number in (LONG, "²")),
+    *(("plan", "MODEL", option, size) for option in ("--ram", "--vram") for size in (f"{LARGE}G", f"{LONG}T", "٣G")),
+    *(("pull", "demo", "--stall", seconds) for seconds in ("inf", "nan", "1e300", "100000")),
+]
+
+
+@pytest.mark.parametrize("line", ODD_NUMBERS, ids=lambda line: "-".join(str(part)[:9] for part in line))
+def test_numbers_of_any_size_are_refused_in_a_sentence(models: Models, line: tuple[object, ...]) -> None:
+    done = inside(*(models.words if part == "MODEL" else part for part in line))
+    assert done.code == 2, done.err
+    assert len(done.err) < 600
