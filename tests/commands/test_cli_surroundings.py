@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli import COMMAND, Models
+from tests.cli import COMMAND, Models, inside
 
 WITHOUT_HOME = """
 import os, pwd, sys
