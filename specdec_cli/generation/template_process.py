@@ -13,8 +13,10 @@ from specdec_cli.child_process import python_command
 from specdec_cli.errors import Interrupted, UsageError
 
 SECONDS = 5.0
-"""For one request. Templates of real models take a few milliseconds."""
-START_SECONDS = 30.0
+"""Of computing, for one request. Templates of real models take a few milliseconds."""
+BUSY_FACTOR = 5.0
+"""By so much longer a request may take on the clock, where other programs want the processor."""
+START_SECONDS = 60.0
 """Until Python has started and imported jinja2: a tenth of a second on an idle machine."""
 _WORKER = "specdec_cli.generation.template_worker"
 
@@ -54,7 +56,7 @@ class TemplateProcess:
     def ask(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """The worker's answer (see `template_worker.answer`). Raises UsageError when it takes too long or the process
         dies of it, Interrupted after Ctrl-C."""
-        line = json.dumps(request) + "\n"
+        line = json.dumps({**request, "seconds": self._seconds}) + "\n"
         with self._lock:
             # A process may have died since the last request; one that dies again died of this one.
             answer = self._exchange(line) or self._exchange(line)
@@ -78,7 +80,7 @@ class TemplateProcess:
         if not self._is_ready:
             with self._deadline(process, START_SECONDS):
                 self._is_ready = stdout.readline() == "ready\n"
-        with self._deadline(process, self._seconds) as is_late:
+        with self._deadline(process, BUSY_FACTOR * self._seconds) as is_late:
             line = ""
             with suppress(BrokenPipeError):
                 stdin.write(request)
@@ -86,9 +88,10 @@ class TemplateProcess:
                 line = stdout.readline()
         if line.endswith("\n"):
             return line
-        if process.wait() == -signal.SIGINT:
+        died_of = -process.wait()
+        if died_of == signal.SIGINT:
             raise Interrupted(signal.SIGINT)
-        if is_late.is_set():
+        if is_late.is_set() or died_of == getattr(signal, "SIGPROF", None):
             raise unusable(f"it takes more than {self._seconds:g} seconds")
         return ""
 

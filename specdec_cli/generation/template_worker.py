@@ -1,7 +1,7 @@
 """Renders chat templates in a separate process: one JSON request per line on stdin, one reply per line on stdout.
 
 A template is a program that came with a file from the internet. The sandbox keeps it from reaching anything; this
-process keeps it from taking all memory or all time: its address space is limited here, and an alarm ends it. The
+process keeps it from taking all memory or all time: its address space is limited here, and a timer ends it. The
 parent runs it by its name; it imports nothing but the standard library and jinja2, the only one to do so.
 """
 
@@ -27,8 +27,6 @@ except ImportError:  # Windows limits no process this way
 
 MEMORY_BYTES = 512 << 20
 """Address space of this process. Python and jinja2 take 40 MB of it."""
-ALARM_SECONDS = 15
-"""Ends a request whose parent is gone. The parent itself waits less."""
 MAX_SOURCE = 1 << 20
 """Characters of a template. The longest of known models has 20,000."""
 MAX_TEXT = 4 << 20
@@ -61,7 +59,8 @@ def answer(request: Mapping[str, Any]) -> dict[str, Any]:
     """{"text": ...} for a request with messages, {"names": [...]} (free variables) for one without, {"error": reason}
     where the template fails.
 
-    A request has "source", "now" (ISO 8601), "variables", and "messages" with "add_generation_prompt".
+    A request has "source", "now" (ISO 8601), "variables", "seconds" (of computing, at most), and "messages" with
+    "add_generation_prompt".
     """
     try:
         source = str(request["source"])
@@ -155,9 +154,10 @@ def _limit_memory() -> None:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
-def _alarm(seconds: int) -> None:
-    if hasattr(signal, "alarm"):
-        signal.alarm(seconds)
+def _limit_computing(seconds: float) -> None:
+    """SIGPROF ends this process after so many seconds of computing, also when its parent is gone; 0 is no limit."""
+    if hasattr(signal, "setitimer"):  # Windows: the parent's deadline alone
+        signal.setitimer(signal.ITIMER_PROF, seconds)
 
 
 def main() -> None:
@@ -166,7 +166,7 @@ def main() -> None:
     _limit_memory()
     print("ready", flush=True)
     for request in _requests():
-        _alarm(ALARM_SECONDS)
+        _limit_computing(float(request["seconds"]))
         reply = json.dumps(answer(request))
-        _alarm(0)
+        _limit_computing(0)
         print(reply, flush=True)

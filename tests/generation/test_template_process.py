@@ -57,7 +57,7 @@ def test_time_is_bounded(process: TemplateProcess, source: str) -> None:
     began = time.monotonic()
     with pytest.raises(UsageError, match=r"(takes more than 1 seconds|MB of memory)\.") as caught:
         rendered(process, source + "{{ messages[0].content }}")
-    assert time.monotonic() - began < 5 * SECONDS, "it is not asked a second time"
+    assert time.monotonic() - began < 8 * SECONDS, "it is not asked a second time"
     assert caught.value.hint
 
 
