@@ -239,5 +239,5 @@ def _no_gpu() -> NoGpu:
     return NoGpu(
         "This llama.cpp was built without GPU support.",
         hint='Reinstall it for your GPU, for example CMAKE_ARGS="-DGGML_CUDA=on" pip install --force-reinstall '
-        "--no-cache-dir --no-binary llama-cpp-python llama-cpp-python (Metal, Vulkan and HIP: see its README).",
+        "--no-cache-dir --no-binary llama-cpp-python llama-cpp-python (Metal, Vulkan and HIP: docs/install.md).",
     )
