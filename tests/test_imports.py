@@ -31,7 +31,7 @@ IMPORTS = {
     "llama": "errors child_process marks settings decode models llama_cpp numpy",
     "structured": "errors child_process marks decode llguidance numpy",
     "advice": "decode models",
-    "presets": "errors untrusted_files untrusted paths settings decode models yaml",
+    "presets": "errors untrusted_files untrusted paths settings decode models drafters yaml",
     "planning": "errors untrusted untrusted_files paths settings decode models drafters llama structured advice "
     "presets",
     "lengths": "errors untrusted_files paths settings decode planning",
@@ -176,7 +176,7 @@ def test_generate_has_one_caller() -> None:
         str(path.relative_to(ROOT))
         for path in ROOT.rglob("*.py")
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "generate"
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("generate", "engine.generate")
     }
     assert callers == {"generation/pair.py"}
 

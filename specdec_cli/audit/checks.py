@@ -28,7 +28,7 @@ from specdec_cli.decode.rejection import excess
 from specdec_cli.decode.sampler_chain import certain
 from specdec_cli.decode.sampling import SamplingParams
 from specdec_cli.decode.types import Distribution, Drafter, Head, Target
-from specdec_cli.drafters import DrafterParts, make_drafter, sources
+from specdec_cli.drafters import DrafterParts, kinds, make_drafter
 from specdec_cli.drafters.medusa.heads import Heads
 from specdec_cli.drafters.none import NoDrafter
 from specdec_cli.generation.pair import OpenHead, OpenModel, Pair, decoding_for, own_name
@@ -47,8 +47,6 @@ _FEWEST_SECONDS = 10
 _PLACES_IN, _ANSWER = 8, 24
 _TASKS_LOOKED_AT = 6
 _REPEATED = slice(-24, -8)
-_COPYING = frozenset({"lookahead", "ngram"})
-"""Who drafts what a text has said before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,7 +242,7 @@ class Audit:
         places, seen = self._candidates(tasks, n_places), _Sessions.of(self._pair)
         return {
             (drafter, temperature): self._best(
-                places[not _COPYING.isdisjoint(sources(drafter))], drafter, temperature, n_places, deadline, seen
+                places[any(kind.copies for kind in kinds(drafter))], drafter, temperature, n_places, deadline, seen
             )
             for drafter, temperature in wanted
         }

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any
 
-from specdec_cli.drafters import sources
+from specdec_cli.drafters import DRAFTERS, sources
 from specdec_cli.errors import UsageError
 from specdec_cli.lengths.speedup_model import conditional_acceptance
 from specdec_cli.untrusted_files import read_json, reason
@@ -141,8 +141,6 @@ def _half_range(cell: Mapping[str, Any]) -> float:
 HEADERS = ("target", "draft", "drafter", "temp", "kept 1st, 2nd ...", "ms/token", "per pass", "speedup", "kinds")
 MOST_POSITIONS = 4
 _NAME, _FIRST_TWO = 12, len("0.50, 0.50")
-_ROLES = {"medusa": "heads", "ngram": "", "lookahead": "", "none": ""}
-"""Which file a source drafts with, if it is not the draft; "" for none, also where a draft was open."""
 
 
 def side_by_side(documents: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
@@ -190,7 +188,7 @@ def _row(document: Mapping[str, Any], cells: Sequence[Mapping[str, Any]]) -> tup
 
 def _file(drafter: str, names: Mapping[str, str]) -> str:
     """The file that a drafter reads, of those of the benchmark."""
-    roles = [_ROLES.get(source, "draft") for source in sources(drafter)]
+    roles = [DRAFTERS[source].file if source in DRAFTERS else "draft" for source in sources(drafter)]
     return next((names[role] for role in roles if role in names), "-")
 
 

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from specdec_cli.bench.measure import Setting
-from specdec_cli.drafters import HEED_P_MIN, with_lookup
-from specdec_cli.presets.resolve import DRAFTER_NAMES, Resolved
+from specdec_cli.drafters import DRAFTERS, NAMED, with_lookup
+from specdec_cli.presets.resolve import Resolved
 from specdec_cli.settings import AUTO, Length
 
 USUAL_LENGTHS = (1, 2, 4, 8)
@@ -38,11 +38,11 @@ def settings_for(files: Resolved, wanted: Wanted, temperature: float) -> list[Se
         for name in names:
             if name == "none":
                 found.append(Setting(name, 0, at))
-            elif name in DRAFTER_NAMES:
+            elif name in NAMED:
                 found += [Setting(name, k, at) for k in (ks if wanted.drafters else _longest(ks))]
             else:
                 # What decides on lengths by itself needs no second threshold.
-                own_p_mins = p_mins if name in HEED_P_MIN else [0.0]
+                own_p_mins = p_mins if name in DRAFTERS and DRAFTERS[name].heeds_p_min else [0.0]
                 found += [Setting(name, k, at, p) for p in own_p_mins for k in ks if k != AUTO]
                 if AUTO in ks:
                     found.append(Setting(name if wanted.drafters else with_lookup(name), AUTO, at, own_p_mins[0]))

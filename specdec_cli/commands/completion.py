@@ -20,9 +20,9 @@ def models(incomplete: str) -> list[str]:
 
 def drafts(incomplete: str) -> list[str]:
     """Drafters, and files that may be drafts."""
-    from specdec_cli.presets.resolve import DRAFTER_NAMES
+    from specdec_cli.drafters import NAMED
 
-    return [*(name for name in DRAFTER_NAMES if name.startswith(incomplete)), *_files(incomplete)]
+    return [*(name for name in NAMED if name.startswith(incomplete)), *_files(incomplete)]
 
 
 def _files(incomplete: str) -> list[str]:

@@ -55,7 +55,9 @@ class DraftOptions:
 class DraftingOptions:
     """How the drafter of a run drafts."""
 
-    k: Annotated[str, _drafting("-k", help="Draft tokens per round; auto picks lengths from live timings.")] = AUTO
+    k: Annotated[str, _drafting("-k", "--k", help="Draft tokens per round; auto picks lengths from live timings.")] = (
+        AUTO
+    )
     look_up: Annotated[bool, _drafting("--ngram/--no-ngram", help="With -k auto, also use n-gram lookup.")] = True
     p_min: Annotated[
         float | None,
@@ -111,9 +113,9 @@ class DraftingOptions:
 
     def profile_of(self, files: "Resolved", draft: str | None) -> "Profile | None":
         """What bench --tune found for this pair, unless the user asked for a drafter by name."""
-        from specdec_cli.presets.resolve import DRAFTER_NAMES
+        from specdec_cli.drafters import NAMED
 
-        return profile_of(files, self.asked()) if self.profiled and draft not in DRAFTER_NAMES else None
+        return profile_of(files, self.asked()) if self.profiled and draft not in NAMED else None
 
     def asked(self) -> "Asked":
         from specdec_cli.planning.drafting import Asked

@@ -30,7 +30,9 @@ def plan(
     ] = None,
     kv: Annotated[str, typer.Option(help="KV cache type of the target.")] = "f16",
     kv_draft: Annotated[str, typer.Option(help="KV cache type of the draft.")] = "f16",
-    k: Annotated[str, typer.Option("-k", help="Draft tokens per round; auto: the most that run may pick.")] = AUTO,
+    k: Annotated[
+        str, typer.Option("-k", "--k", help="Draft tokens per round; auto: the most that run may pick.")
+    ] = AUTO,
     batch: Annotated[int, typer.Option(min=1, help="Prompt tokens per pass.")] = 512,
     ngl: Annotated[str, typer.Option(help="Layers of the target on the GPU: auto, all or a number.")] = "auto",
     ngl_draft: Annotated[str, typer.Option(help="Layers of the draft on the GPU.")] = "auto",
@@ -106,26 +108,26 @@ def plan(
 
 def _located(model: str, draft: str | None) -> "tuple[Located, Located | None]":
     """Both models' headers, from this disk or the Hub."""
+    from specdec_cli.drafters import NAMED
     from specdec_cli.hub.client import cache_root, open_hub
     from specdec_cli.hub.pull import Puller
-    from specdec_cli.presets.resolve import DRAFTER_NAMES
     from specdec_cli.ui.progress import NoProgress
 
     puller = Puller(open_hub(), cache_root(), NoProgress(say), unreachable=0)
     target, own_draft = _wanted(model)
-    if draft in DRAFTER_NAMES:
-        wanted_draft = None
-    else:
-        wanted_draft = _wanted(draft, role="draft")[0] if draft is not None else own_draft
+    wanted_draft = own_draft if draft is None else None
+    if draft is not None and draft not in NAMED:
+        wanted_draft = _wanted(draft, role="draft")[0]
     return puller.locate(target), puller.locate(wanted_draft) if wanted_draft is not None else None
 
 
 def _known_sizes(model: str, draft: str | None) -> dict[str, int] | None:
     """Bytes of the weights by role, as a preset tells them; None if it does not, or no preset was named."""
-    from specdec_cli.presets.resolve import DRAFTER_NAMES, looks_like_path
+    from specdec_cli.drafters import NAMED
+    from specdec_cli.presets.resolve import looks_like_path
     from specdec_cli.presets.schema import load_preset
 
-    if looks_like_path(model) or (draft is not None and draft not in DRAFTER_NAMES):
+    if looks_like_path(model) or (draft is not None and draft not in NAMED):
         return None
     preset = load_preset(model)
     sources = {"target": preset.target} | ({"draft": preset.draft} if preset.draft and draft is None else {})

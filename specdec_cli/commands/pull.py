@@ -87,13 +87,13 @@ def pull_preset(preset: "Preset", *, force: bool, stall: float, quiet: bool) -> 
 
 
 def _pull_own(target: str | None, draft: str | None, save: str | None, **options: Any) -> dict[str, Any]:
+    from specdec_cli.drafters import NAMED
     from specdec_cli.hub.pull import wanted_model
-    from specdec_cli.presets.resolve import DRAFTER_NAMES
     from specdec_cli.presets.schema import check_new_name, save_preset
 
     if target is None:
         raise UsageError("--draft needs --target.", hint="Give the model it should draft for.")
-    if draft in DRAFTER_NAMES:
+    if draft in NAMED:
         raise UsageError(f"--draft {draft} needs no download.", hint="Omit it.")
     if save is not None:
         check_new_name(save)

@@ -74,7 +74,7 @@ def _memory(tuning: Tuning, tasks: "Sequence[Task]", setting: "Setting", threads
     """The draft's cache first; the target's, if that was asked for, with the draft's as it was found best."""
     from specdec_cli.bench.measure import Bench
     from specdec_cli.bench.tune import Memory, Tuner, draft_candidates, target_candidates
-    from specdec_cli.presets.resolve import DRAFTER_NAMES
+    from specdec_cli.drafters import NAMED
 
     by_kind = list({task.kind: task for task in reversed(tasks)}.values())
     tuner = Tuner(
@@ -88,7 +88,7 @@ def _memory(tuning: Tuning, tasks: "Sequence[Task]", setting: "Setting", threads
         until=tuning.until,
         abort=tuning.abort,
     )
-    steps = [draft_candidates(tuning.pair)] if setting.drafter not in DRAFTER_NAMES else []
+    steps = [draft_candidates(tuning.pair)] if setting.drafter not in NAMED else []
     steps += [target_candidates(tuning.pair)] if tuning.with_target else []
     memory = Memory()
     for candidates in filter(None, steps):
@@ -119,9 +119,9 @@ def keep(profile: "Profile", files: "Resolved", model: str, draft: str | None) -
 
 def _options(profile: "Profile", given: str) -> str:
     """On the command line; `given` is how the draft was named there."""
-    from specdec_cli.presets.resolve import DRAFTER_NAMES
+    from specdec_cli.drafters import NAMED
 
-    who = f" --draft {profile.drafter}" if profile.drafter in DRAFTER_NAMES else given
+    who = f" --draft {profile.drafter}" if profile.drafter in NAMED else given
     options = {
         "-k": profile.k if profile.k else None,
         "--p-min": f"{profile.p_min:g}" if profile.p_min else None,
@@ -130,7 +130,7 @@ def _options(profile: "Profile", given: str) -> str:
         "--kv-draft": profile.cache_type_draft,
         "--flash-attn": profile.flash_attention,
     }
-    if profile.k == "auto" and "+" not in profile.drafter and profile.drafter not in DRAFTER_NAMES:
+    if profile.k == "auto" and "+" not in profile.drafter and profile.drafter not in NAMED:
         who += " --no-ngram"
     return who + "".join(f" {name} {value}" for name, value in options.items() if value is not None)
 
@@ -152,11 +152,12 @@ def profile_of(files: "Resolved", asked: "Asked") -> "Profile | None":
 
 def _fits(profile: "Profile", files: "Resolved") -> bool:
     """Whether the pair has what the profile drafts with. Somebody else may have written the file."""
-    from specdec_cli.drafters import sources
+    from specdec_cli.drafters import DRAFTERS, sources
     from specdec_cli.models.gguf import read_model
     from specdec_cli.models.heads import head_kind, own_head
 
-    wanted = set(sources(profile.drafter)) - {"none", "ngram", "lookahead", files.drafter}
+    wanted = set(sources(profile.drafter)) - {files.drafter}
+    wanted = {name for name in wanted if DRAFTERS[name].file}
     if not wanted:
         return True
     try:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import Literal
 
 from specdec_cli.decode.coupled import Rule
 from specdec_cli.decode.types import Drafter, Head, HiddenStates, Target
@@ -62,35 +63,64 @@ def _head(name: str, parts: DrafterParts) -> Drafter:
     return HeadDrafter(parts.head, parts.rule, parts.end_tokens, p_min=parts.p_min)
 
 
-DRAFTERS: Mapping[str, Callable[[DrafterParts], Drafter]] = {
-    "lookahead": lambda parts: LookaheadDrafter(parts.rule.law.n_shared),
-    "medusa": _medusa,
-    "model": _model,
-    "ngram": _ngram,
-    "none": lambda _: NoDrafter(),
-    "eagle3": partial(_head, "eagle3"),
-    "mtp": partial(_head, "mtp"),
-    "dflash": partial(_head, "dflash"),
-    "dflash2": partial(_head, "dflash2"),
-    "dspark": partial(_head, "dspark"),
+@dataclass(frozen=True, slots=True)
+class DrafterKind:
+    """What the rest of the program must know of a drafter.
+
+    `file` is the role of the file that it reads, "" for none. `is_named` says that `--draft` can name it, since it
+    needs no file beside the target's. `copies` says that it drafts what a text has said before, `reads_store` that it
+    copies from earlier texts, too. `heeds_p_min` is for those that end a draft before a token they are not sure enough
+    of, `after_lookup` for those that cost so much that lookup is worth a try first. `has_trees` needs room for branches
+    beside the text, and makes every pass wide.
+    """
+
+    make: Callable[[DrafterParts], Drafter]
+    file: Literal["draft", "heads", ""] = ""
+    is_named: bool = False
+    copies: bool = False
+    reads_store: bool = False
+    heeds_p_min: bool = False
+    after_lookup: bool = False
+    has_trees: bool = False
+
+
+def _trained(name: str, *, is_named: bool = False, after_lookup: bool = False) -> DrafterKind:
+    make = partial(_head, name)
+    return DrafterKind(make, "draft", is_named=is_named, heeds_p_min=True, after_lookup=after_lookup)
+
+
+DRAFTERS: Mapping[str, DrafterKind] = {
+    "lookahead": DrafterKind(
+        lambda parts: LookaheadDrafter(parts.rule.law.n_shared), is_named=True, copies=True, has_trees=True
+    ),
+    "medusa": DrafterKind(_medusa, "heads", after_lookup=True),
+    "model": DrafterKind(_model, "draft", heeds_p_min=True, after_lookup=True),
+    "ngram": DrafterKind(_ngram, is_named=True, copies=True, reads_store=True),
+    "none": DrafterKind(lambda _: NoDrafter(), is_named=True),
+    "eagle3": _trained("eagle3"),
+    "mtp": _trained("mtp", is_named=True, after_lookup=True),
+    "dflash": _trained("dflash"),
+    "dflash2": _trained("dflash2"),
+    "dspark": _trained("dspark"),
 }
-_DEARER = frozenset({"model", "mtp", "medusa"})
-"""Those beside which lookup is worth a try first."""
-HEED_P_MIN = frozenset({"model", "eagle3", "mtp", "dflash", "dflash2", "dspark"})
-"""Those that end a draft before a token that they are not sure enough of."""
-COPYING = frozenset({"ngram"})
-"""Those that can copy from a store of earlier texts."""
+NAMED = tuple(sorted(name for name, kind in DRAFTERS.items() if kind.is_named))
+"""What `--draft` can name instead of a model file."""
+
+
+def kinds(name: str) -> tuple[DrafterKind, ...]:
+    """Of all who may draft under this name."""
+    return tuple(DRAFTERS[source] for source in sources(name))
 
 
 def make_drafter(name: str, parts: DrafterParts) -> Drafter:
     """A drafter of the table, or two of them that take turns: `ngram+model`. Raises UsageError."""
-    first, *second = (DRAFTERS[source](parts) for source in sources(name))
+    first, *second = (kind.make(parts) for kind in kinds(name))
     return MixedDrafter(first, second[0], parts.turns) if second else first
 
 
 def with_lookup(name: str) -> str:
     """The drafter that takes turns with lookup, if it is one that costs more than lookup does."""
-    return f"{NgramDrafter.name}+{name}" if name in _DEARER else name
+    return f"{NgramDrafter.name}+{name}" if name in DRAFTERS and DRAFTERS[name].after_lookup else name
 
 
 def sources(name: str) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from specdec_cli.decode.draft_length import GIVE_UP_AFTER, DraftLength, FixedLen
 from specdec_cli.decode.engine import generate
 from specdec_cli.decode.strict import Strict
 from specdec_cli.decode.types import Drafter, Round
-from specdec_cli.drafters import COPYING, DrafterParts, make_drafter, sources
+from specdec_cli.drafters import DrafterParts, kinds, make_drafter, sources
 from specdec_cli.drafters.lookahead import LookaheadDrafter
 from specdec_cli.drafters.medusa.heads import Heads, TargetShape, read_heads
 from specdec_cli.drafters.mixed import Turns
@@ -135,7 +135,7 @@ def open_pair(request: PairRequest, *, say: Say, abort: AbortFlag) -> Iterator[P
     """
     check_rule(request)
     drafting, placement = request.drafting, request.placement
-    if drafting.ngram_store is not None and not COPYING.intersection(sources(drafting.drafter)):
+    if drafting.ngram_store is not None and not any(kind.reads_store for kind in kinds(drafting.drafter)):
         raise UsageError(
             "--ngram-store needs n-gram lookup.",
             hint="Use --draft ngram, or omit -k and --no-ngram with a draft model.",

@@ -8,7 +8,7 @@ from specdec_cli.decode.penalties import NO_BREAKERS, Breakers, breakers_from
 from specdec_cli.decode.rejection import BlockRejection, TokenRejection
 from specdec_cli.decode.sampler_chain import Law
 from specdec_cli.decode.strict import Strict
-from specdec_cli.drafters import sources
+from specdec_cli.drafters import kinds
 from specdec_cli.errors import UsageError
 from specdec_cli.generation.grammar import open_grammar
 from specdec_cli.llama.model import LlamaModel
@@ -30,7 +30,7 @@ def check_rule(request: PairRequest) -> None:
             f"--strict keeps the text of plain decoding, and --verify {drafting.verify} does not.",
             hint="Leave out one of the two.",
         )
-    if drafting.strict and "lookahead" in sources(drafting.drafter):
+    if drafting.strict and any(kind.has_trees for kind in kinds(drafting.drafter)):
         raise UsageError(
             "--strict keeps passes narrow, and --draft lookahead makes every pass wide.",
             hint="Leave out one of the two.",

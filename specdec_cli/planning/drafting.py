@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from specdec_cli.decode.coupled import SharedNoise
-from specdec_cli.drafters import COPYING, sources, with_lookup
-from specdec_cli.drafters.lookahead import DEFAULT_WINDOW, LookaheadDrafter
+from specdec_cli.drafters import NAMED, kinds, sources, with_lookup
+from specdec_cli.drafters.lookahead import DEFAULT_WINDOW
 from specdec_cli.drafters.ngram.drafter import NgramDrafter
 from specdec_cli.drafters.none import NoDrafter
 from specdec_cli.planning.profile import Profile
 from specdec_cli.planning.request import Drafting
-from specdec_cli.presets.resolve import DRAFTER_NAMES, Resolved
+from specdec_cli.presets.resolve import Resolved
 from specdec_cli.settings import AUTO, LONGEST_AUTO, LONGEST_WITH_STATES, USUAL_K
 
 WIDEST_LOOKAHEAD = 31
@@ -48,7 +48,7 @@ def decide(asked: Asked, files: Resolved, profile: Profile | None, longest: int)
     if asked.k is None and 0 in (k, longest):
         drafter = _without_file(drafter)
     # A drafter that does not pay is not loaded.
-    draft, head = (None, None) if drafter in DRAFTER_NAMES else (files.draft, files.head)
+    draft, head = (None, None) if drafter in NAMED else (files.draft, files.head)
     return Drafting(
         drafter=drafter,
         k=longest if k is None else k,
@@ -65,10 +65,10 @@ def decide(asked: Asked, files: Resolved, profile: Profile | None, longest: int)
 
 def suits(profile: Profile, asked: Asked) -> bool:
     """Whether what was tuned can go with these options."""
-    names = set(sources(profile.drafter))
-    if asked.strict and LookaheadDrafter.name in names:
+    drafters = kinds(profile.drafter)
+    if asked.strict and any(kind.has_trees for kind in drafters):
         return False
-    if asked.ngram_store is not None and (not asked.lookup or COPYING.isdisjoint(names)):
+    if asked.ngram_store is not None and (not asked.lookup or not any(kind.reads_store for kind in drafters)):
         return False
     return not (asked.k and profile.drafter == NoDrafter.name)
 
@@ -132,4 +132,4 @@ def n_branches(drafting: Drafting) -> int:
 
 
 def _has_trees(drafter: str) -> bool:
-    return LookaheadDrafter.name in sources(drafter)
+    return any(kind.has_trees for kind in kinds(drafter))

@@ -7,16 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from specdec_cli.decode.sampling import SamplingParams
+from specdec_cli.drafters import NAMED
 from specdec_cli.errors import NotHere, UsageError
 from specdec_cli.models.gguf import first_part
 from specdec_cli.paths import cache_folder
 from specdec_cli.presets.derive import Quantize, derived_model
 from specdec_cli.presets.schema import HubFile, ModelSource, Preset, load_preset
 from specdec_cli.untrusted import is_repo
-
-DRAFTER_NAMES = ("lookahead", "mtp", "ngram", "none")
-"""What `--draft` can name instead of a model file."""
-
 
 Find = Callable[[HubFile], Path | None]
 """The first part of a Hub file that is on this machine, or None."""
@@ -69,7 +66,7 @@ def resolve(
     """
     source = preset.target if preset else ModelSource(path=model)
     own_draft = preset.draft if preset and draft is None else None
-    if draft is not None and draft not in DRAFTER_NAMES:
+    if draft is not None and draft not in NAMED:
         own_draft = ModelSource(path=_draft_path(draft))
     drafter = "model" if own_draft else draft or "none"
     head = None
@@ -111,12 +108,12 @@ def _check_is_here(model: str) -> None:
 def _draft_path(draft: str) -> str:
     if looks_like_path(draft) or _is_head(draft):
         return draft
-    near = difflib.get_close_matches(draft, DRAFTER_NAMES, n=1)
+    near = difflib.get_close_matches(draft, NAMED, n=1)
     raise UsageError(
         f"Invalid --draft: {draft!r} is neither a file nor a drafter.",
         hint=f"Did you mean {near[0]!r}?"
         if near
-        else f"Give --draft a GGUF file, Medusa heads, or one of {', '.join(DRAFTER_NAMES)}.",
+        else f"Give --draft a GGUF file, Medusa heads, or one of {', '.join(NAMED)}.",
     )
 
 

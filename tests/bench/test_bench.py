@@ -31,7 +31,7 @@ from specdec_cli.bench.trend import acceptance_by_quarter, running_acceptance
 from specdec_cli.decode.sampling import SamplingParams
 from specdec_cli.decode.stats import RunStats
 from specdec_cli.decode.types import Round
-from specdec_cli.drafters import DRAFTERS
+from specdec_cli.drafters import DRAFTERS, DrafterKind
 from specdec_cli.drafters.ngram.drafter import NgramDrafter
 from specdec_cli.errors import Interrupted, UsageError
 from specdec_cli.generation.pair import Pair, open_pair
@@ -409,7 +409,9 @@ def test_json_on_stdout_is_all_there_is(models: Models) -> None:
 def test_a_drafter_of_the_table_needs_nothing_here(
     models: Models, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("specdec_cli.drafters.DRAFTERS", {**DRAFTERS, "mine": lambda _: NgramDrafter(least_chance=0.1)})
+    monkeypatch.setattr(
+        "specdec_cli.drafters.DRAFTERS", {**DRAFTERS, "mine": DrafterKind(lambda _: NgramDrafter(least_chance=0.1))}
+    )
     file = tmp_path / "x.json"
     done = benched(
         models, "--kinds", "code", "--temp", "0", "--drafter", "mine,none", "--json", file, "--plot", tmp_path / "x.svg"

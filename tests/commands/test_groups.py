@@ -7,7 +7,9 @@ from typing import Annotated, Any
 
 import pytest
 import typer
+from typer.main import get_command
 
+from specdec_cli.app import app
 from specdec_cli.commands.audit import audit
 from specdec_cli.commands.bench import bench
 from specdec_cli.commands.draft import make, trim
@@ -52,3 +54,10 @@ def test_two_options_of_one_name_are_refused_at_import() -> None:
 
     with pytest.raises(ValueError, match="duplicate parameter name: 'apples'"):
         takes_groups(twice)
+
+
+@pytest.mark.parametrize("command", ["run", "bench", "audit", "replay", "plan"])
+def test_the_draft_length_has_both_names_everywhere(command: str) -> None:
+    commands: dict[str, Any] = vars(get_command(app))["commands"]
+    found = [parameter.opts for parameter in commands[command].params if "-k" in parameter.opts]
+    assert found == [["-k", "--k"]]

@@ -249,7 +249,7 @@ def test_a_drafter_is_found_under_the_name_that_it_shows(name: str) -> None:
     lm = TableLM(20, seed=0)
     parts = DrafterParts(rule_for(lm), frozenset(), 0.0, lm, head=FakeHead(lm, name=name))
 
-    assert DRAFTERS[name](parts).name == name
+    assert DRAFTERS[name].make(parts).name == name
 
 
 class OneRow:
@@ -298,14 +298,14 @@ def test_what_needs_a_file_says_so_without_it() -> None:
         return DrafterParts(rule_for(TableLM(20, seed=0)), frozenset(), 0.0, session)
 
     for name in DRAFTERS.keys() - NEED_FILES - HEADS:
-        assert DRAFTERS[name](parts(None)).name == name
+        assert DRAFTERS[name].make(parts(None)).name == name
     for name in HEADS:
         with pytest.raises(UsageError, match="needs a trained head"):
-            DRAFTERS[name](parts(None))
+            DRAFTERS[name].make(parts(None))
     for name, what in (("model", "a draft model"), ("medusa", "heads")):
         with pytest.raises(UsageError, match=f"needs {what}"):
-            DRAFTERS[name](parts(None))
-    assert len(DRAFTERS["model"](parts(TableLM(20, seed=0))).propose([1], 4).tokens) == 4
+            DRAFTERS[name].make(parts(None))
+    assert len(DRAFTERS["model"].make(parts(TableLM(20, seed=0))).propose([1], 4).tokens) == 4
 
 
 def test_no_drafter_says_why() -> None:

@@ -327,7 +327,7 @@ def test_the_drafter_needs_heads_and_a_target() -> None:
         DrafterParts(rule, frozenset(), 0.0, None, None, Heads(())),
     ):
         with pytest.raises(UsageError, match="needs heads"):
-            DRAFTERS["medusa"](parts)
+            DRAFTERS["medusa"].make(parts)
 
 
 # --- through llama.cpp ----------------------------------------------------------------------------------
