@@ -2,5 +2,6 @@
 
 `auto` keeps the books of `-k auto`, `policy` decides, `speedup_model` has the arithmetic for all who predict a speed.
 
-Imports decode and planning. Called by generation, bench and make_draft.
+Imports: decode, planning.
+Called by: generation, bench, make_draft, commands.
 """

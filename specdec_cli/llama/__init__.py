@@ -1,1 +1,5 @@
-"""The one door to llama.cpp. Everything outside this folder sees models, sessions and plain values."""
+"""The one door to llama.cpp. Everything outside this folder sees models, sessions and plain values.
+
+Imports: decode, models.
+Called by: planning, hub, generation, bench, make_draft, commands.
+"""

@@ -1,4 +1,7 @@
 """What a model's file says: GGUF headers, trained heads, memory, tokenizers and whether two of them match.
 
-Reads headers only; imports no other room. Called by planning, hub, llama and the commands.
+Reads headers only.
+
+Imports: no room.
+Called by: drafters, llama, advice, presets, planning, hub, ui, generation, make_draft, commands.
 """

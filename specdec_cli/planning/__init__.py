@@ -1,5 +1,5 @@
 """What is decided before weights are loaded: the request, who drafts and how long, where layers go, whether it fits.
 
-Imports decode, drafters, llama, models and presets. Called by lengths, generation, hub, bench, make_draft and the
-commands.
+Imports: decode, models, drafters, llama, structured, presets.
+Called by: lengths, hub, generation, bench, make_draft, commands.
 """
