@@ -10,6 +10,7 @@ from typing import Any
 from specdec_cli.drafters import DRAFTERS, sources
 from specdec_cli.errors import UsageError
 from specdec_cli.lengths.speedup_model import conditional_acceptance
+from specdec_cli.settings import AUTO
 from specdec_cli.untrusted_files import read_json, reason
 
 SMALLEST = 0.03
@@ -50,16 +51,22 @@ def _is_cell(cell: Any) -> bool:
     ratios: list[Any] = [cell["speedup"], *pair] if isinstance(pair, list) and len(pair) == 2 else [None]
     return (
         all(isinstance(cell[name], str) for name in ("kind", "drafter"))
-        and (isinstance(cell["k"], int) or cell["k"] == "auto")
-        and all(_is_number(cell[name]) for name in ("temperature", "p_min"))
+        and (_is_count(cell["k"], 0 if cell["drafter"] == "none" else 1) or cell["k"] == AUTO)
+        and all(_is_number(cell[name]) and cell[name] >= 0 for name in ("temperature", "p_min"))
         and all(_is_number(ratio) and ratio > 0 for ratio in ratios)
+        and ratios[1] <= ratios[-1]
     )
 
 
 def _has_counts(cell: Mapping[str, Any]) -> bool:
     tried, kept, seconds, *totals = (cell[name] for name in _COUNTS)
     are_lists = isinstance(tried, list) and isinstance(kept, list) and len(tried) == len(kept)
-    return are_lists and all(map(_is_number, [*tried, *kept, *totals])) and (seconds is None or _is_number(seconds))
+    return (
+        are_lists
+        and all(map(_is_count, [*tried, *kept, *totals]))
+        and all(n_kept <= n_tried for n_tried, n_kept in zip(tried, kept, strict=True))
+        and (seconds is None or (_is_number(seconds) and seconds >= 0))
+    )
 
 
 def _names_files(files: Any) -> bool:
@@ -67,6 +74,11 @@ def _names_files(files: Any) -> bool:
         isinstance(f, dict) and all(isinstance(f.get(part), str) for part in ("role", "name")) for f in files
     )
     return is_named and any(file["role"] == "target" for file in files)
+
+
+def _is_count(value: Any, least: int = 0) -> bool:
+    """Whether it is a whole number of at least so many; true and false are not."""
+    return type(value) is int and value >= least
 
 
 def _is_number(value: Any) -> bool:

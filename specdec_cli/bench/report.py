@@ -7,6 +7,7 @@ from typing import Any
 from specdec_cli.bench.measure import Cell, Setting, by_setting, median_speedup
 from specdec_cli.bench.trend import acceptance_by_quarter
 from specdec_cli.lengths.speedup_model import CostCurve, best_k, break_even, perfect_speedup, predicted_speedup
+from specdec_cli.ui.clean import printable
 
 PAYS, COSTS = 1.03, 0.97
 """Between these a difference is not worth a word: the same machine gives it between two runs."""
@@ -250,7 +251,8 @@ def as_markdown(results: Results) -> str:
     lines += [f"- {name}: {value}" for name, value in facts["machine"].items()]
     lines += [f"- versions: {', '.join(f'{k} {v}' for k, v in facts['versions'].items() if k != 'llama_cpp_features')}"]
     lines += [f"- {file['role']}: {file['name']}, sha256 {file['sha256']}" for file in facts["files"]]
-    return "\n".join([*lines, f"- command: `{facts['command']}`", ""])
+    lines.append(f"- command: `{facts['command']}`")
+    return "\n".join([*map(_one_line, lines), ""])
 
 
 def markdown_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
@@ -259,4 +261,9 @@ def markdown_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> lis
 
 
 def _line(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+    return "| " + " | ".join(_one_line(cell).replace("|", "\\|") for cell in cells) + " |"
+
+
+def _one_line(text: str) -> str:
+    """Names of files and kinds of text come from outside: nothing that a terminal obeys, and no end of the line."""
+    return " ".join(printable(text).split())

@@ -3,11 +3,13 @@
 import json
 import os
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from specdec_cli.commands.options import say
-from specdec_cli.errors import TextDiffers, UsageError
+from specdec_cli.errors import DiskFull, SpecdecError, TextDiffers, UsageError
 from specdec_cli.outputs import write_output
 
 if TYPE_CHECKING:
@@ -27,46 +29,71 @@ _NOTES = {
 
 
 def report(results: "Results", outputs: dict[str, Path | None], plot_file: Path | None) -> None:
+    """Write all that was asked for, and the table unless a document is on stdout. What was measured for minutes is
+    shown also where a file cannot be written: that is raised last. Raises TextDiffers, UsageError, DiskFull."""
     from specdec_cli.bench import report as bench_report
-    from specdec_cli.ui.clean import printable
-    from specdec_cli.ui.table import write_table
-    from specdec_cli.ui.terminal import Terminal
 
     texts = {
         "json": lambda: json.dumps(bench_report.document(results), indent=1) + "\n",
         "md": lambda: bench_report.as_markdown(results),
     }
-    on_stdout = False
+    failed: list[SpecdecError] = []
     for name, file in outputs.items():
         if file is not None and str(file) == "-":
-            on_stdout = True
             sys.stdout.write(texts[name]())
         elif file is not None:
-            write_output(file, texts[name]())
-            say(f"Written: {file}")
-    if not on_stdout:
-        terminal = Terminal(sys.stdout, os.environ)
-        is_narrow = terminal.size()[0] < WIDE
-        headers, rows = (
-            bench_report.narrow(results) if is_narrow else (bench_report.HEADERS, bench_report.table(results))
-        )
-        write_table(headers, rows, terminal, right=" ".join(headers[1:-1]))
-        print("Each speedup is the median of ratios to the plain answers generated just before and after.\n")
-        write_table(bench_report.COST_HEADERS, bench_report.cost_table(results), terminal, right="ms")
-        print()
-        for line in bench_report.verdict(results):
-            print(printable(line))
-        _print_chart(results, terminal)
+            _write(file, partial(_write_text, file, texts[name]), failed)
+    if not any(str(file) == "-" for file in outputs.values()):
+        _print_tables(results)
     if plot_file is not None:
-        from specdec_cli.bench.plot import write_plot
-
-        write_plot(results, plot_file)
-        say(f"Written: {plot_file}")
+        _write(plot_file, lambda: _plot(results, plot_file), failed)
+    for error in failed if results.has_bug else failed[1:]:
+        say(f"Error: {error}")
     if results.has_bug:
         raise TextDiffers(
             "A text differs from plain decoding's, and no near tie explains it.",
             hint="This is a bug. Please report it with the JSON document (--json).",
         )
+    if failed:
+        raise failed[0]
+
+
+def _write(file: Path, write: Callable[[], None], failed: list[SpecdecError]) -> None:
+    try:
+        write()
+        say(f"Written: {file}")
+    except UsageError as error:
+        failed.append(error)
+    except OSError as error:  # the disk is full
+        failed.append(DiskFull(f"Cannot write to {file}: {error.strerror}.", hint="Free some disk space."))
+
+
+def _write_text(file: Path, text: Callable[[], str]) -> None:
+    write_output(file, text())
+
+
+def _plot(results: "Results", file: Path) -> None:
+    from specdec_cli.bench.plot import write_plot
+
+    write_plot(results, file)
+
+
+def _print_tables(results: "Results") -> None:
+    from specdec_cli.bench import report as bench_report
+    from specdec_cli.ui.clean import printable
+    from specdec_cli.ui.table import write_table
+    from specdec_cli.ui.terminal import Terminal
+
+    terminal = Terminal(sys.stdout, os.environ)
+    is_narrow = terminal.size()[0] < WIDE
+    headers, rows = bench_report.narrow(results) if is_narrow else (bench_report.HEADERS, bench_report.table(results))
+    write_table(headers, rows, terminal, right=" ".join(headers[1:-1]))
+    print("Each speedup is the median of ratios to the plain answers generated just before and after.\n")
+    write_table(bench_report.COST_HEADERS, bench_report.cost_table(results), terminal, right="ms")
+    print()
+    for line in bench_report.verdict(results):
+        print(printable(line))
+    _print_chart(results, terminal)
 
 
 def _print_chart(results: "Results", terminal: "Terminal") -> None:

@@ -1,5 +1,6 @@
 """The benchmark: acceptance as theory has it, ratios from neighbours, texts compared, budgets kept."""
 
+import errno
 import itertools
 import json
 import sys
@@ -525,8 +526,20 @@ def test_a_comparison_says_what_its_benchmarks_do_not_share(tmp_path: Path) -> N
         ("speedup", 0),
         ("speedup", float("nan")),
         ("speedup_range", [1]),
+        ("speedup_range", [2, 1]),
         ("k", []),
+        ("k", 0),
+        ("k", True),
+        ("k", -1),
         ("kind", {}),
+        ("p_min", -1),
+        ("n_tokens", -9),
+        ("n_passes", 1.5),
+        ("n_passes", True),
+        ("tried_per_position", [-4, -2]),
+        ("tried_per_position", [1, 1]),
+        ("kept_per_position", [2, -1]),
+        ("draft_seconds_per_token", -1),
         ("temperature", "0"),
         ("drafter", 3),
         ("n_tokens", None),
@@ -540,6 +553,38 @@ def test_documents_with_wrong_values_are_refused_in_words(tmp_path: Path, name: 
     done = inside("bench", "--compare", file)
     assert (done.code, done.out) == (2, "")
     assert str(file) in done.err
+
+
+def test_names_in_a_document_are_data_and_no_commands(tmp_path: Path) -> None:
+    evil = "\x1b]0;title\x07\x9b31m a|b\r\nc"
+    cell = {**WHOLE["cells"][0], "kind": evil, "drafter": "ngram"}
+    for name in ("a.json", "b.json"):
+        (tmp_path / name).write_text(
+            json.dumps({**WHOLE, "cells": [cell], "files": [{"role": "target", "name": evil}]})
+        )
+    both = f"{tmp_path / 'a.json'},{tmp_path / 'b.json'}"
+    for place in ("-", tmp_path / "out.md"):
+        done = inside("bench", "--compare", both, "--md", place)
+        text = done.out if place == "-" else Path(place).read_text()
+        assert done.code == 0, done.err
+        assert not set("\x1b\x07\x9b\r") & set(text)
+        assert sum(line.startswith("|") for line in text.splitlines()) == 2 + 2 + 2 + 1
+        assert text.count("a\\|b c") == 4 + 1
+
+
+def test_what_was_measured_is_shown_also_where_no_file_can_be_written(
+    models: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    asked = ("--kinds", "qa", "--temp", "0", "--json", tmp_path / "a.json", "--md", tmp_path / "a.md")
+    monkeypatch.setattr("specdec_cli.commands.bench_output.write_output", full)
+    done = benched(models, *asked)
+    assert done.code == 1
+    assert "token by token" in done.out
+    assert done.err.count("Error: ") == 2
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_drafters_side_by_side_fit_80_columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
