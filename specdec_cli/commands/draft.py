@@ -89,10 +89,10 @@ def make(
     from specdec_cli.presets.resolve import named_preset, resolve
 
     files = resolve(model, named_preset(model), "none", quantize, find, say)
-    check_outputs({"--log": log}, {"MODEL": files.target, "--prompts": prompts})
+    out = _out(out, files.target, "draft")
+    check_outputs({"--out": out, "--log": log}, {"MODEL": files.target, "--prompts": prompts})
     write_log(log, files.target)
     request = _request(files.target, sampling.over(files.sampling, temp), sampling, placement)
-    out = _out(out, files.target, "draft")
     headers = read_model(files.target)
     asked = _prompts(prompts)
     abort = AbortFlag()
@@ -151,12 +151,12 @@ def trim(
     from specdec_cli.models.gguf import read_model
     from specdec_cli.models.heads import refuse_as_target
 
-    check_outputs({"--log": log}, {"DRAFT": draft, "--target": target, "--prompts": prompts})
+    out = _out(out, draft, "trimmed")
+    check_outputs({"--out": out, "--log": log}, {"DRAFT": draft, "--target": target, "--prompts": prompts})
     write_log(log, draft, target)
     for file in (draft, target or draft):  # what cannot be a model is told before anything else
         refuse_as_target(read_model(file), file.name)
     request = _request(target or draft, sampling.over(SamplingParams(), temp), sampling, placement)
-    out = _out(out, draft, "trimmed")
     asked = _prompts(prompts)
     abort = AbortFlag()
     folder = work_folder(request, f"trim {draft.absolute()}", n, asked)
@@ -204,14 +204,13 @@ def _request(
 
 
 def _out(out: Path | None, source: Path, what: str) -> Path:
-    """Where the draft is to lie. Raises UsageError for a place that is taken, or cannot be written."""
+    """Where the draft is to lie. Raises UsageError for a place that is taken."""
     from specdec_cli.models.gguf import parts_of
 
     stem = source.stem if len(parts_of(source.name)) == 1 else source.stem.rpartition("-of-")[0].rpartition("-")[0]
     out = out or Path(f"{stem}-{what}.gguf")
     if os.path.lexists(out):
         raise UsageError(f"{out} already exists.", hint="Give another file with --out, or delete this one.")
-    check_outputs({"--out": out}, {})
     return out
 
 

@@ -261,7 +261,7 @@ def write_changed(source: Path, path: Path, changes: Changes, *, threads: int, a
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         change_apart(source, half, changes, threads=threads, abort=abort)
-        os.replace(half, path)
+        _rename_new(half, path)
     except ModelError as error:
         if shutil.disk_usage(path.parent).free < SPARE_BYTES:
             raise DiskFull(f"The disk of {path.parent} is full.", hint="Free some space.") from error
@@ -272,6 +272,18 @@ def write_changed(source: Path, path: Path, changes: Changes, *, threads: int, a
         with suppress(OSError):
             for left in half.parent.glob(f"{glob.escape(half.name)}*"):
                 left.unlink(missing_ok=True)
+
+
+def _rename_new(half: Path, path: Path) -> None:
+    """Nothing that has appeared under the name meanwhile is replaced. Raises UsageError, OSError."""
+    try:
+        os.link(half, path)  # which, unlike a rename, fails where something is
+    except OSError as error:
+        if os.path.lexists(path):
+            raise UsageError(
+                f"{path} already exists.", hint="Give another file with --out, or delete this one."
+            ) from error
+        os.rename(half, path)  # a file system without hard links
 
 
 def check_room(needed: Sequence[tuple[Path, int]]) -> None:

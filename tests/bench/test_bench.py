@@ -581,7 +581,7 @@ def test_what_was_measured_is_shown_also_where_no_file_can_be_written(
     asked = ("--kinds", "qa", "--temp", "0", "--json", tmp_path / "a.json", "--md", tmp_path / "a.md")
     monkeypatch.setattr("specdec_cli.commands.bench_output.write_output", full)
     done = benched(models, *asked)
-    assert done.code == 1
+    assert done.code == 24
     assert "token by token" in done.out
     assert done.err.count("Error: ") == 2
     assert list(tmp_path.iterdir()) == []

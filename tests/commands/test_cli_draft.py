@@ -3,6 +3,7 @@
 A pass costs what its model weighs: then the layers that add nothing are worth leaving out on every machine.
 """
 
+import errno
 import itertools
 import json
 import os
@@ -12,6 +13,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,7 +24,7 @@ import pytest
 from specdec_cli.bench import prompt_set as kinds
 from specdec_cli.bench.measure import Bench
 from specdec_cli.bench.prompt_set import BenchPrompt
-from specdec_cli.errors import ModelError
+from specdec_cli.errors import ModelError, UsageError
 from specdec_cli.generation.pair import Pair
 from specdec_cli.hub.client import lock
 from specdec_cli.lengths.speedup_model import CostCurve
@@ -325,3 +327,40 @@ def test_a_model_in_parts_becomes_a_draft_in_one(deep: Path, tmp_path: Path) -> 
     workshop.write_changed(first, tmp_path / "out.gguf", Changes("Q8_0", (), (3,)), threads=1, abort=AbortFlag())
     whole = {t.name for t in gguf.GGUFReader(deep).tensors}
     assert {t.name for t in gguf.GGUFReader(tmp_path / "out.gguf").tensors} == {n for n in whole if "blk.7." not in n}
+
+
+def test_the_old_log_survives_an_output_that_cannot_be(deep: Path, flat: Path, tmp_path: Path) -> None:
+    log, out = tmp_path / "old.log", tmp_path / "there.gguf"
+    log.write_text("old")
+    out.write_text("old")
+    for command in (("make", deep), ("trim", flat)):
+        for place in (out, tmp_path / "missing" / "a.gguf", log):
+            done = inside("draft", *command, "--out", place, "--log", log)
+            assert done.code == 2, done.err
+            assert log.read_text() == "old"
+    new = tmp_path / "new"
+    assert "same file" in inside("draft", "make", deep, "--out", new, "--log", new).err
+
+
+@pytest.mark.parametrize("has_links", [True, False])
+def test_what_has_appeared_meanwhile_is_not_replaced(
+    deep: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_links: bool
+) -> None:
+    def refused(*_: object) -> None:
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    def late(source: Path, half: Path, changes: Changes, *, threads: int, abort: AbortFlag) -> None:
+        change(source, half, changes, threads=threads)
+        if half.name.startswith(".taken"):
+            (tmp_path / "taken.gguf").write_text("another's")
+
+    if not has_links:
+        monkeypatch.setattr(os, "link", refused)
+    monkeypatch.setattr(workshop, "change_apart", late)
+    write = partial(workshop.write_changed, deep, changes=Changes("Q8_0"), threads=1, abort=AbortFlag())
+    write(tmp_path / "free.gguf")
+    with pytest.raises(UsageError, match=r"taken\.gguf already exists"):
+        write(tmp_path / "taken.gguf")
+    assert (tmp_path / "free.gguf").read_bytes().startswith(b"GGUF")
+    assert (tmp_path / "taken.gguf").read_text() == "another's"
+    assert not list(tmp_path.glob(".*half*"))
