@@ -8,8 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from specdec_cli.commands.options import say
-from specdec_cli.errors import DiskFull, SpecdecError, TextDiffers, UsageError
+from specdec_cli.commands.options import say, text_differs
+from specdec_cli.errors import DiskFull, SpecdecError, UsageError
 from specdec_cli.outputs import write_output
 
 if TYPE_CHECKING:
@@ -50,10 +50,7 @@ def report(results: "Results", outputs: dict[str, Path | None], plot_file: Path 
     for error in failed if results.has_bug else failed[1:]:
         say(f"Error: {error}")
     if results.has_bug:
-        raise TextDiffers(
-            "A text differs from plain decoding's, and no near tie explains it.",
-            hint="This is a bug. Please report it with the JSON document (--json).",
-        )
+        raise text_differs("the JSON document (--json)")
     if failed:
         raise failed[0]
 

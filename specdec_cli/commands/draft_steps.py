@@ -10,8 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from specdec_cli.commands.options import say
-from specdec_cli.errors import DraftDoesNotPay, HeldByAnother, Interrupted, ModelError, TextDiffers, UsageError
+from specdec_cli.commands.options import say, text_differs
+from specdec_cli.errors import DraftDoesNotPay, HeldByAnother, Interrupted, ModelError, UsageError
 
 if TYPE_CHECKING:
     from specdec_cli.bench.prompt_set import BenchPrompt
@@ -150,10 +150,7 @@ def measured(shop: "Workshop", request: "PairRequest", recipe: "Recipe", n: int,
     with Steps(3 * len(texts), f"{recipe} vs. plain decoding", Terminal(sys.stderr, os.environ), say) as steps:
         cells = run_beside_plain(request, texts, worth.k, n, abort, steps.step)
     if any(cell.worst.verdict == "bug" for cell in cells):
-        raise TextDiffers(
-            "A text differs from plain decoding's, and no near tie explains it.",
-            hint="This is a bug. Please report it with the output of specdec audit.",
-        )
+        raise text_differs("the output of specdec audit")
     return statistics.median(cell.speedup for cell in cells)
 
 

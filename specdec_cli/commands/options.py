@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from specdec_cli.commands.completion import models
-from specdec_cli.errors import Interrupted, UsageError
+from specdec_cli.errors import Interrupted, TextDiffers, UsageError
 from specdec_cli.outputs import open_output
 from specdec_cli.settings import AUTO
 from specdec_cli.ui.clean import printable
@@ -172,4 +172,12 @@ def whole_numbers(text: str | None, option: str) -> list[int]:
         return numbers
     raise UsageError(
         f"Invalid {option}: {quoted(text or '')}.", hint="Give whole numbers separated by commas, such as 1,2,4."
+    )
+
+
+def text_differs(evidence: str) -> TextDiffers:
+    """`evidence` is what a report of the bug should hold."""
+    return TextDiffers(
+        "A text differs from plain decoding's, and no near tie explains it.",
+        hint=f"This is a bug. Please report it with {evidence}.",
     )
