@@ -494,7 +494,10 @@ def test_what_has_no_place_beside_a_comparison(tmp_path: Path) -> None:
     assert (done.code, done.out) == (2, "")
     assert "--compare cannot be combined with a model." in done.err
     assert "commas" in done.err
-    for place, words in (("/nowhere/x.md", "Cannot write to"), (tmp_path, "is not a writable file.")):
+    for place, words in (
+        ("/nowhere/x.md", "Cannot write to /nowhere/x.md."),
+        (tmp_path, f"{tmp_path} is not a writable file."),
+    ):
         done = inside("bench", "--compare", file, "--md", place)
         assert (done.code, done.out) == (2, "")
         assert str(place) in done.err

@@ -73,7 +73,7 @@ def test_a_given_curve_comes_before_the_traces_times() -> None:
 def test_what_cannot_be_said_is_said() -> None:
     with pytest.raises(UsageError, match="have the same width"):
         what_if(Recording((0.5,), {2: 1.0}, 0.1, 1.0), [1], None)
-    with pytest.raises(UsageError, match="drafted 2 tokens at most"):
+    with pytest.raises(UsageError, match="drafted at most 2 tokens"):
         what_if(RECORDING, [3], None)
 
 
@@ -83,7 +83,7 @@ def test_files_that_are_no_traces(tmp_path: Path, text: str) -> None:
     file.write_text(text)
     with pytest.raises(UsageError):
         read_trace(file)
-    with pytest.raises(UsageError, match="has no round with a draft"):
+    with pytest.raises(UsageError, match="has no round with draft tokens"):
         read_trace(written(tmp_path, HEADER, round_(0, 0), round_(0, 0)))
 
 

@@ -210,15 +210,15 @@ def test_a_folder_with_heads_is_as_good_as_the_file(tmp_path: Path) -> None:
     [
         (lambda _: {}, "has no Medusa heads"),
         (lambda _: {"model.norm.weight": np.ones(8)}, "has no Medusa heads"),
-        (lambda t: {name: x for name, x in t.items() if not name.startswith("0")}, "has heads 1, 2, which leaves"),
+        (lambda t: {name: x for name, x in t.items() if not name.startswith("0")}, "has heads 1, 2; some are missing"),
         (lambda t: {name: x for name, x in t.items() if name != "1.0.linear.bias"}, "no tensor 1.0.linear.bias"),
         (lambda t: {name: x for name, x in t.items() if name != "2.1.weight"}, "no tensor 2.0.weight"),
         (lambda t: {**t, "1.0.linear.weight": np.ones((9, 9))}, "expects hidden states of width 9"),
         (lambda t: {**t, "1.0.linear.bias": np.ones(9)}, "expects hidden states of width"),
         (lambda t: {**t, "1.1.weight": np.ones((8, 9))}, "expects hidden states of width 9"),
         (lambda t: {**t, "1.1.weight": np.ones(8)}, "expects hidden states of width 0"),
-        (lambda t: {**t, "1.1.weight": np.ones((6, 8))}, "knows 6 tokens, and the target has 8"),
-        (lambda t: {**t, "1.1.weight": np.ones((9, 8))}, "knows 9 tokens, and the target has 8"),
+        (lambda t: {**t, "1.1.weight": np.ones((6, 8))}, "has 6 tokens; the target has 8"),
+        (lambda t: {**t, "1.1.weight": np.ones((9, 8))}, "has 9 tokens; the target has 8"),
     ],
 )
 def test_heads_that_do_not_fit_are_one_error(tmp_path: Path, change: Any, message: str) -> None:

@@ -183,7 +183,7 @@ def test_a_tokenizer_that_llama_cpp_would_abort_on_is_refused(said: Said) -> Non
 def test_an_encoder_is_refused_before_it_is_asked_for_text(said: Said) -> None:
     kind, message, _, _ = said["bert.gguf", "whole"]
     assert kind == "ModelError"
-    assert message == "bert.gguf is an embedding model, which cannot generate text token by token."
+    assert message == "bert.gguf is an embedding model, which cannot generate text."
 
 
 @pytest.mark.parametrize("name", ["bert-bge", "nomic-bert-moe", "qwen2", "llama-spm"])

@@ -28,7 +28,7 @@ def test_a_recipe_says_what_it_does() -> None:
     recipe = Recipe("Q4_0", "Q5_0", (3, 4, 5, 9))
     assert str(recipe) == "Q4_0, output Q5_0, without layers 3-5, 9"
     assert recipe.key == "Q4_0-output-Q5_0-without-3-5.9"
-    assert (str(Recipe()), Recipe().key) == ("as it is", "same")
+    assert (str(Recipe()), Recipe().key) == ("unchanged", "same")
     assert str(Recipe(own_output="Q4_0")) == "separate output Q4_0"
     assert Recipe(own_output="Q4_0").key != Recipe(output="Q4_0").key
     assert spans(()) == ""
