@@ -108,7 +108,7 @@ def test_the_full_panel_says_what_the_run_does() -> None:
         " acceptance   67%             4 of 6              2 █████████▌           50%",
         " per pass     2.33 tokens     3 passes            3 █████████▌           50%",
         " recent        █▃",
-        " ms per round   draft 4.0  verify 14.0  other 2.0",
+        " ms per round draft 4.0  verify 14.0  other 2.0",
         " memory       target 4.36 GiB + 224 MiB cache   draft 506 MiB + 48 MiB cache",
         " layers on GPU: 29/29 target, 25/25 draft   context 44 of 4096, greedy",
         " green text was drafted and accepted, plain text is the target's own",
