@@ -499,7 +499,7 @@ def test_a_terminal_that_reflows_keeps_no_copies(tmp_path: Path, size: tuple[int
         wait_for("word200")
         tmux("resize-window", "-x", str(size[0]), "-y", str(size[1]))
         (tmp_path / "go").touch()
-        seen = wait_for(" 480 ms")
+        seen = wait_for("Pane is dead")
     finally:
         tmux("kill-server")
 
