@@ -62,6 +62,7 @@ def test_lines_by_hand() -> None:
         "n_beside": 0,
         "logprobs": [],
         "confidences": [],
+        "n_forced": 0,
         "spans": [["né", "draft"], ["\n🦙", "target"]],
     }
     assert end == {

@@ -13,8 +13,9 @@ from specdec_cli.decode.engine import generate
 from specdec_cli.decode.sampler_chain import Law
 from specdec_cli.decode.sampling import SamplingParams
 from specdec_cli.decode.stats import RunStats
+from specdec_cli.decode.strict import Strict
 from specdec_cli.decode.tokens import Tokens
-from specdec_cli.decode.types import Draft, Drafter, Logits, More, Round, to_the_end
+from specdec_cli.decode.types import FORCED, Draft, Drafter, Logits, More, Round, to_the_end
 from specdec_cli.drafters.model import ModelDrafter
 from specdec_cli.drafters.none import NoDrafter
 from specdec_cli.errors import NothingAllowed
@@ -107,21 +108,51 @@ def test_what_the_grammar_forces_behind_a_draft_is_not_the_drafters() -> None:
     assert found[1].ending_after(2).n_forced == 1
 
 
-def test_a_question_costs_what_is_new_of_the_text() -> None:
-    class Counted(int):
-        asked = 0
+def test_a_question_costs_what_is_new_of_the_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[int] = []
+    plain = Tokens.__getitem__
 
-        def __eq__(self, other: object) -> bool:
-            Counted.asked += 1
-            return int(self) == other
-
-        __hash__ = int.__hash__
+    def told(tokens: Tokens, at: slice) -> list[int]:
+        found = plain(tokens, at)
+        read.append(len(found))
+        return found
 
     grammar = masks('start: "b"*')
-    text = Tokens([A, *(Counted(B) for _ in range(500))])
+    text = Tokens([A, *(B for _ in range(500))])
     grammar.all_allowed(text, 1)
-    Counted.asked = 0
+    monkeypatch.setattr(Tokens, "__getitem__", told)
+    monkeypatch.setattr(Tokens, "__iter__", None)
     for _ in range(5):
-        text = text.grown((Counted(B),))
+        text = text.grown((B,))
         assert set(grammar.all_allowed(text, 1).tolist()) == {B, END}
-    assert Counted.asked < 50
+    assert sum(read) < 50
+
+
+@pytest.mark.parametrize("length", [1, 2])
+def test_a_round_that_strict_cut_asked_for_no_more_than_it_has(length: int) -> None:
+    """Also after drafting was switched off."""
+    rule = rule_by('start: "b" ("b" | "d") "aaaaaaaa"')
+    strict = Strict(rule)
+    strict.longest_draft = lambda _target, _tokens, k: min(k, length)  # type: ignore[method-assign]
+    off = Draft(off_reason="off")
+
+    class Off(Says):
+        def propose(self, tokens: Sequence[int], k: int, more: More = to_the_end) -> Draft:  # noqa: ARG002
+            return off
+
+    found = list(
+        generate(
+            Likes(B),
+            Off(),
+            FixedLength(1, give_up_after=100),
+            rule,
+            [1, 1],
+            max_tokens=10,
+            ends=lambda token: token == END,
+            clock=time.perf_counter,
+            strict=strict,
+        )
+    )
+    forced = [r for r in found if r.source == FORCED and r.off_reason]
+    assert forced
+    assert all(r.k == len(r.drafted) <= length for r in forced)
