@@ -218,7 +218,7 @@ def test_a_grammar_is_a_regular_file_of_some_size(models: Models, tmp_path: Path
         file.write_bytes(b" " * (1 << 21))
     done = specdec("run", models.words, "a", "-n", 1, option, file, memory=8 << 30)
     assert done.code == 2
-    assert f"Error: {option}: {file} cannot be read: it is " in done.err
+    assert f"Error: Cannot read {file} ({option}): it is " in done.err
 
 
 def test_prompts_and_texts_of_any_size_do_not_fill_the_memory(models: Models, tmp_path: Path) -> None:
