@@ -58,9 +58,7 @@ def run(
 
     Ctrl-C stops the answer, keeps what has been written and shows the summary.
     """
-    guard_terminal()
-    raise_on_sigterm()
-    hold_continuation()
+    _guard()
     line = waiting()
     line.show(f"Loading {model} ...")  # before the imports, which take long enough to be noticed
     from specdec_cli.generation.json_document import plain
@@ -99,6 +97,13 @@ def run(
         _finish(pair, written, settings if output.as_json else None)
         if cache is not None:
             cache.save(written.prompt_tokens - 1)  # the last token is evaluated with what follows it
+
+
+def _guard() -> None:
+    """Before anything starts a thread: each keeps the signals that are held when it starts."""
+    guard_terminal()
+    raise_on_sigterm()
+    hold_continuation()
 
 
 def _request(
