@@ -1,4 +1,4 @@
-"""Command lines that cannot be, in our words."""
+"""Turns usage errors of typer into errors with a hint."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ from specdec_cli.errors import UsageError
 
 
 def wrong_usage(error: Any) -> UsageError:
-    """What typer could not read, as one sentence and a hint."""
+    """An error of typer as one sentence and a hint."""
     parameter, faults = getattr(error, "param", None), getattr(error.__cause__, "errors", None)
     if parameter is not None and faults is not None:  # pydantic's, which typer reads values with
         return _value(parameter, faults()[0], error)
@@ -26,8 +26,9 @@ def _value(parameter: Any, fault: dict[str, Any], error: Any) -> UsageError:
         "float_parsing": "Give a number.",
         "greater_than_equal": f"Give {bounds.get('ge')} or more.",
         "less_than_equal": f"Give {bounds.get('le')} or less.",
+        "literal_error": f"Use {bounds.get('expected')}.",
     }
-    return UsageError(f"{name} cannot be {fault['input']!r}.", hint=wanted.get(fault["type"]) or _help_for(error))
+    return UsageError(f"Invalid {name}: {fault['input']!r}.", hint=wanted.get(fault["type"]) or _help_for(error))
 
 
 def _help_for(error: Any) -> str:

@@ -93,9 +93,9 @@ def test_no_arguments_show_the_help() -> None:
         (("runn",), "No such command 'runn'"),
         (("--nonsense",), "No such option"),
         (("run", "m.gguf", "-k", "four"), "a number of draft tokens, or auto"),
-        (("run", "m.gguf", "-n", "abc"), "Error: -n cannot be 'abc'.\nHint: Give a whole number.\n"),
-        (("run", "m.gguf", "--temp", "hot"), "Error: --temp cannot be 'hot'.\nHint: Give a number.\n"),
-        (("run", "m.gguf", "-n", "-3"), "Error: -n cannot be '-3'.\nHint: Give 0 or more.\n"),
+        (("run", "m.gguf", "-n", "abc"), "Error: Invalid -n: 'abc'.\nHint: Give a whole number.\n"),
+        (("run", "m.gguf", "--temp", "hot"), "Error: Invalid --temp: 'hot'.\nHint: Give a number.\n"),
+        (("run", "m.gguf", "-n", "-3"), "Error: Invalid -n: '-3'.\nHint: Give 0 or more.\n"),
         (("runn",), "Hint: Did you mean 'run'?"),
         (("run", "m.gguf", "--tempp", "1"), "Hint: Did you mean --temp"),
         (("presets", "demoo"), "Hint: Did you mean 'demo'?"),
@@ -240,7 +240,7 @@ def test_debug_raises(monkeypatch: pytest.MonkeyPatch) -> None:
 def main_of(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> object:
     """The exit code of `main` when the command raises `error`."""
 
-    def fail() -> None:
+    def fail(**_: object) -> None:
         raise error
 
     monkeypatch.setattr(app, "app", fail)

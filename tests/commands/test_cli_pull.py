@@ -183,7 +183,7 @@ def test_quiet_says_nothing(desk: Desk) -> None:
         (("--draft", "a/b"), "--draft needs --target."),
         (("--target", "nonsense"), "'nonsense' is not a model on the Hub."),
         (("demo", "--save", "x"), "--save is for pairs given with --target and --draft."),
-        (("--target", "a/b", "--save", "demo"), "There is a preset 'demo' already."),
+        (("--target", "a/b", "--save", "demo"), "The preset 'demo' already exists."),
         (("--target", "a/b", "--save", "../x"), "Invalid preset name: '../x'."),
         (("demmo",), "No file or preset is called 'demmo'."),
     ],
@@ -649,7 +649,7 @@ def test_a_preset_is_written_whole_and_never_over_another(desk: Desk) -> None:
     assert desk.pull("--save", "mine").code == 0, "the same pair is the same preset"
     other = desk("pull", "--target", TARGET_REPO, "--save", "mine")
     assert "The preset 'mine' already exists, for another pair." in only_error(other, 2)
-    assert "There is a preset 'demo' already." in only_error(desk.pull("--save", "demo"), 2)
+    assert "The preset 'demo' already exists." in only_error(desk.pull("--save", "demo"), 2)
 
 
 def test_all_names_are_known_before_the_first_byte(desk: Desk) -> None:

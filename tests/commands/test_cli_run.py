@@ -633,7 +633,7 @@ def test_blanks_are_no_prompt(models: Models) -> None:
 def test_a_mistyped_drafter_is_told(models: Models, draft: str, hint: str) -> None:
     done = inside("run", models.words, "a", "--draft", draft)
     assert done.code == 2
-    assert f"Invalid --draft: '{draft}'." in done.err
+    assert f"Invalid --draft: '{draft}' is neither" in done.err
     assert hint in done.err
 
 

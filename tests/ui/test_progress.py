@@ -28,7 +28,7 @@ def test_a_line_for_every_twentieth() -> None:
     shown.begin("model.gguf", 100_000_000, 0)
     for _ in range(1000):
         shown.advance(100_000)
-    assert lines[0] == "model.gguf (100.0 MB) begins."
+    assert lines[0] == "model.gguf (100.0 MB) starts."
     assert len(lines) == 1 + 20
     assert lines[1].startswith("model.gguf:   5% of 100.0 MB, ")
     assert " s left" in lines[1]
