@@ -106,7 +106,9 @@ class ModelSource:
                 hint="Give the model's location in one of these ways.",
             )
         if self.path is not None and not is_path(self.path):
-            raise UsageError(f"path has an invalid value: {self.path!r}.", hint="Give the name of a file on this machine.")
+            raise UsageError(
+                f"path has an invalid value: {self.path!r}.", hint="Give the name of a file on this machine."
+            )
 
 
 @dataclass(frozen=True, slots=True)

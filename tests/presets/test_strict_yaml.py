@@ -32,9 +32,15 @@ BROKEN: dict[str, tuple[Callable[[Path], None], str]] = {
     "a hexadecimal number of 5,000 digits": (as_text(f"{GOOD}k: 0x{'9' * 5000}\n"), "number out of range"),
     "a number in base 60": (as_text(f"{GOOD}p_min: {'1:' * 1000}1.0\n"), "is not a value (line 4)"),
     "a whole number in base 60": (as_text(f"{GOOD}k: {'1:' * 1000}1\n"), "number out of range"),
-    "a path with a NUL": (as_text(GOOD.replace("a.gguf", r'"a\0b.gguf"')), "target.path has an invalid value: 'a\\x00b.gguf'"),
+    "a path with a NUL": (
+        as_text(GOOD.replace("a.gguf", r'"a\0b.gguf"')),
+        "target.path has an invalid value: 'a\\x00b.gguf'",
+    ),
     "an empty path": (as_text(GOOD.replace("a.gguf", "''")), "target.path has an invalid value: ''"),
-    "a path of half a character": (as_text(GOOD.replace("a.gguf", r'"\ud800.gguf"')), "path has an invalid value: '\\ud800.gguf'"),
+    "a path of half a character": (
+        as_text(GOOD.replace("a.gguf", r'"\ud800.gguf"')),
+        "path has an invalid value: '\\ud800.gguf'",
+    ),
     "a text of half a character": (as_text(f'{GOOD}system: "\\udcff"\n'), "system has an invalid value: '\\udcff'"),
     "not a number": (as_text(f"{GOOD}p_min: .nan\n"), "number out of range"),
     "3,000 brackets": (as_text(f"{GOOD}note: {'[' * 3000}"), "nested deeper than 20 levels"),
