@@ -74,7 +74,9 @@ def test_the_smallest_change_comes_first() -> None:
     assert advice(needed - 100 * MIB)[0] == "an 8-bit cache (--kv q8_0 --kv-draft q8_0)"
     assert advice(needed - 620 * MIB)[0] == "a context of 4096 (--ctx 4096)"
     assert any("--draft ngram" in text for text in advice(needed - 700 * MIB))
-    assert [text.split()[1] for text in advice(needed - 1000 * MIB) if "file of the target" in text] == ["Q2_K"]
+    assert [text for text in advice(needed - 1000 * MIB) if text.startswith("the target in ")] == [
+        "the target in Q2_K, about 70% of this file's size"
+    ]
     assert advice(GIB // 4) == []
 
 
