@@ -26,8 +26,10 @@ def _value(parameter: Any, fault: dict[str, Any], error: Any) -> UsageError:
         "float_parsing": "Give a number.",
         "greater_than_equal": f"Give {bounds.get('ge')} or more.",
         "less_than_equal": f"Give {bounds.get('le')} or less.",
-        "literal_error": f"Use {bounds.get('expected')}.",
     }
+    _, is_choice, choices = fault["msg"].partition(" is not one of ")
+    if is_choice:
+        wanted[fault["type"]] = f"Use one of {choices.rstrip('.')}."
     return UsageError(f"Invalid {name}: {fault['input']!r}.", hint=wanted.get(fault["type"]) or _help_for(error))
 
 
