@@ -310,7 +310,7 @@ def _costs_too_much(drafting: Drafting, target: OpenModel, say: Say) -> str | No
         return f"undoing tokens costs this target more than drafts can save: {cost}"
     say(
         "The target has recurrent layers: a rejection restores a checkpoint of their state and evaluates the "
-        "accepted tokens again{f' ({cost})' if cost is not None else ''}."
+        f"accepted tokens again{f' ({cost})' if cost is not None else ''}."
     )
     return None
 

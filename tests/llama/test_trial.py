@@ -294,7 +294,7 @@ def hang(*_: object) -> list[Trial]:
 def test_a_file_that_hangs_is_told_in_a_sentence(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trial, "_open_each", hang)
     monkeypatch.setattr(trial, "PATIENCE_SECONDS", 0.5)
-    with pytest.raises(ModelError, match=r"did not finish opening a model within \d+ seconds of comp"):
+    with pytest.raises(ModelError, match=r"did not finish opening a model within \d+ seconds of CPU time"):
         try_out([Trial(models.ring)], threads=1)
 
 
