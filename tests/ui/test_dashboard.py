@@ -10,6 +10,7 @@ import subprocess
 import sys
 import termios
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -486,20 +487,24 @@ def test_a_terminal_that_reflows_keeps_no_copies(tmp_path: Path, size: tuple[int
         base = ["tmux", "-S", str(tmp_path / "socket"), "-f", os.devnull]
         return subprocess.run([*base, *words], env=environ, check=True, capture_output=True, text=True).stdout
 
-    def wait_for(words: str) -> str:
-        for _ in range(200):
-            seen = tmux("capture-pane", "-p", "-J", "-S", "-500")
-            if words in seen:
-                return seen
+    def shown() -> str:
+        return tmux("capture-pane", "-p", "-J", "-S", "-500")
+
+    def wait_until(happened: Callable[[], bool]) -> None:
+        for _ in range(1200):
+            if happened():
+                return
             time.sleep(0.05)
-        raise AssertionError(seen)
+        raise AssertionError(shown())
 
     tmux("new-session", "-d", "-x", "80", "-y", "24", *command, ";", "set", "-g", "remain-on-exit", "on")
     try:
-        wait_for("word200")
+        wait_until(lambda: "word200" in shown())
         tmux("resize-window", "-x", str(size[0]), "-y", str(size[1]))
         (tmp_path / "go").touch()
-        seen = wait_for("Pane is dead")
+        # Not by tmux's own line "Pane is dead": a resize may draw over it.
+        wait_until(lambda: tmux("display-message", "-p", "#{pane_dead}") == "1\n")
+        seen = shown()
     finally:
         tmux("kill-server")
 
