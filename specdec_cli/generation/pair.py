@@ -23,6 +23,7 @@ from specdec_cli.generation.rules import check_rule, make_rule, make_strict
 from specdec_cli.lengths.auto import AutoLength
 from specdec_cli.lengths.learned import Learned, LearnedKey, learning
 from specdec_cli.lengths.rewind_cost import CERTAIN, rewind_cost
+from specdec_cli.llama import amx
 from specdec_cli.llama.abort import AbortFlag
 from specdec_cli.llama.devices import add_rpc_server, gpu_devices
 from specdec_cli.llama.head import LlamaHead
@@ -146,6 +147,8 @@ def open_pair(request: PairRequest, *, say: Say, abort: AbortFlag) -> Iterator[P
         grammar = request.sampling.grammar
         grammar_check = stack.enter_context(checking(grammar, abort)) if grammar is not None else None
         try_files(request, abort)
+        if amx.crashes():
+            say(amx.CRASHES)
         plan = make_plan(request, say)
         target = _open(plan.target, plan.target_facts, plan.target_context, abort, stack)
         draft = _open_draft(plan, target, abort, stack)

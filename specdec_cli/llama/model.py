@@ -9,6 +9,7 @@ from typing import Any, Self
 import llama_cpp
 
 from specdec_cli.errors import Interrupted, ModelError, OutOfMemory, UsageError
+from specdec_cli.llama import amx
 from specdec_cli.llama.abort import AbortFlag
 from specdec_cli.llama.devices import devices_named
 from specdec_cli.llama.log import capture_log, log
@@ -58,7 +59,7 @@ class LlamaModel:
         params.main_gpu = settings.main_gpu
         params.load_mode = _load_mode(settings)
         params.load_mtp = settings.with_mtp
-        params.use_extra_bufts = settings.repack
+        params.use_extra_bufts = settings.repack and not amx.crashes()
         keep_alive = _set_devices(params, settings)
         keep_alive.append(_set_abort(params, abort))
         model = llama_cpp.llama_model_load_from_file(os.fsencode(settings.path), params)

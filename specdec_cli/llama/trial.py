@@ -19,7 +19,8 @@ import llama_cpp
 
 from specdec_cli import __version__
 from specdec_cli.child_process import PATIENCE_SECONDS
-from specdec_cli.errors import DecodeFailed, SpecdecError
+from specdec_cli.errors import DecodeFailed, ModelError, OutOfMemory, SpecdecError
+from specdec_cli.llama import amx
 from specdec_cli.llama.abort import AbortFlag
 from specdec_cli.llama.context import open_context
 from specdec_cli.llama.head_kinds import open_head
@@ -48,6 +49,7 @@ class Trial:
     """A model file, and what of the settings changes llama.cpp's graphs.
 
     `target` is set for whatever drafts, a draft model or a head; with `is_own` the head is inside the target's file.
+    Only with `repack` weights are reordered for the processor's kernels, which takes memory and time.
     """
 
     path: Path
@@ -56,6 +58,7 @@ class Trial:
     flash_attention: FlashAttention = "auto"
     branches: int = 0
     is_own: bool = False
+    repack: bool = False
 
     @property
     def key(self) -> str:
@@ -93,8 +96,23 @@ def try_out(
         return
     patience = PATIENCE_SECONDS + sum(sizes.values()) / _BYTES_PER_SECOND
     apart = Apart("opening a model", hint=DAMAGED, patience=patience, abort=abort)
-    passed = apart.call(_open_each, list(sizes), free_bytes, threads)
+    passed = _passed(apart, list(sizes), free_bytes, threads)
     mark(_MARKS, [trial.key for trial in passed], most=_MAX_REMEMBERED)
+
+
+def _passed(apart: Apart, trials: list[Trial], free_bytes: int | None, threads: int) -> list[Trial]:
+    """Those that opened. Where there are AMX kernels, weights are first reordered for them, as they are going to be:
+    what then crashes, and does not without, is no fault of the files."""
+    if amx.has_amx() and not amx.crashes():
+        try:
+            return apart.call(_open_each, [replace(trial, repack=True) for trial in trials], free_bytes, threads)
+        except OutOfMemory:
+            raise
+        except ModelError:
+            passed = apart.call(_open_each, trials, free_bytes, threads)
+            amx.remember_crash()
+            return passed
+    return apart.call(_open_each, trials, free_bytes, threads)
 
 
 def _identities(path: Path) -> list[tuple[str, int, int, int]]:
@@ -139,7 +157,7 @@ def _head_of(trial: Trial) -> HeadFacts | None:
 def _open(trial: Trial, threads: int, stack: ExitStack, *, computes: bool) -> None:
     """The tokenizer, the graphs, a pass of one token, one of four, and the ways of taking a recurrent state back."""
     name = trial.path.name
-    model = _loaded(trial.path, stack)
+    model = _loaded(trial.path, trial, stack)
     step(f"reading the tokenizer of {name}")
     model.vocabulary()
     step(f"opening a context for {name}")
@@ -173,7 +191,7 @@ def _pass(context: llama_cpp.llama_context_p, tokens: Sequence[int], n_past: int
 
 def _draft_with(head: HeadFacts, trial: Trial, path: Path, threads: int, stack: ExitStack, *, computes: bool) -> None:
     """A draft of a head beside its target."""
-    target = _loaded(path, stack, with_mtp=head.is_own)
+    target = _loaded(path, trial, stack, with_mtp=head.is_own)
     step(f"opening a context for {path.name}")
     if target.has_states and not computes:  # a session of it computes as it is opened
         return
@@ -181,7 +199,7 @@ def _draft_with(head: HeadFacts, trial: Trial, path: Path, threads: int, stack: 
     session = stack.enter_context(LlamaSession(target, context))
     if not session.can_rewind:
         return
-    model = target if head.is_own else _loaded(trial.path, stack, is_head=True, with_mtp=head.kind == "mtp")
+    model = target if head.is_own else _loaded(trial.path, trial, stack, is_head=True, with_mtp=head.kind == "mtp")
     step(f"drafting with the head {trial.path.name}")
     n_batch = min(_HEAD_BATCH, context.n_ctx)
     own = replace(context, n_batch=n_batch, n_ubatch=n_batch, max_rows=n_batch, cache_type=trial.cache_type)
@@ -193,9 +211,9 @@ def _draft_with(head: HeadFacts, trial: Trial, path: Path, threads: int, stack: 
     opened.advance(tokens[0])
 
 
-def _loaded(path: Path, stack: ExitStack, *, is_head: bool = False, with_mtp: bool = False) -> LlamaModel:
+def _loaded(path: Path, trial: Trial, stack: ExitStack, *, is_head: bool = False, with_mtp: bool = False) -> LlamaModel:
     step(f"loading {path.name}")
-    settings = ModelSettings(path, devices=("cpu",), repack=False, is_head=is_head, with_mtp=with_mtp)
+    settings = ModelSettings(path, devices=("cpu",), repack=trial.repack, is_head=is_head, with_mtp=with_mtp)
     return stack.enter_context(LlamaModel(settings))
 
 

@@ -24,9 +24,11 @@ _CELLS = 256
 _REPACKED: Mapping[str, frozenset[str]] = {
     "AVX2": frozenset({"Q4_0", "Q4_K", "IQ4_NL", "MXFP4"}),
     "AVX512": frozenset({"Q2_K"}),
+    "AMX_INT8": frozenset({"Q4_0", "Q4_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K", "IQ4_XS"}),
     "DOTPROD": frozenset({"Q4_0", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "MXFP4", "Q8_0"}),
 }
-"""Formats that llama.cpp's CPU kernels want in another order (ggml-cpu/repack.cpp), by what the processor can do."""
+"""Formats that llama.cpp's CPU kernels want in another order (ggml-cpu/repack.cpp, amx/amx.cpp), by what the
+processor can do."""
 
 
 @dataclass(frozen=True, slots=True)

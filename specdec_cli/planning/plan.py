@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from specdec_cli.advice import cache_notes, pair_notes
 from specdec_cli.drafters import sources
 from specdec_cli.errors import NoGpu, UsageError
+from specdec_cli.llama import amx
 from specdec_cli.llama.devices import built_for_gpu, devices_named, gpu_devices
 from specdec_cli.llama.model import read_vocabulary
 from specdec_cli.llama.versions import versions
@@ -227,7 +228,7 @@ def machine_now(devices: tuple[str, ...] = ()) -> Machine:
     return Machine(
         ram_bytes=available_memory(),
         gpus=tuple(Gpu(d.name, d.free_bytes) for d in chosen if d.is_gpu),
-        repacked=repacked_formats(versions()["llama_cpp_features"]),
+        repacked=frozenset() if amx.crashes() else repacked_formats(versions()["llama_cpp_features"]),
     )
 
 

@@ -9,16 +9,18 @@ from dataclasses import replace
 from pathlib import Path
 
 import gguf
+import llama_cpp
 import pytest
 
 from specdec_cli.errors import ModelError
 from specdec_cli.generation.pair import open_pair, reopened
-from specdec_cli.llama import trial
+from specdec_cli.llama import amx, trial
 from specdec_cli.llama.abort import AbortFlag
 from specdec_cli.llama.model import LlamaModel
 from specdec_cli.llama.native_process import Apart
 from specdec_cli.llama.trial import Trial, try_out
 from specdec_cli.planning.request import PairRequest, Placement
+from specdec_cli.settings import ModelSettings
 from tests.cli import CALM, HEADS, N_VOCAB, Models, inside, specdec
 from tests.heads import write_dflash, write_eagle3, write_mtp
 from tests.hybrids import write_hybrid
@@ -309,7 +311,7 @@ def wait_for_child(pid: int) -> None:
 HANGING = f"""
 import sys
 from specdec_cli import app
-from specdec_cli.llama import trial
+from specdec_cli.llama import amx, trial
 from specdec_cli.llama.model import LlamaModel
 from {__name__} import hang
 
@@ -353,3 +355,59 @@ def test_check_survives_a_tokenizer_that_kills_llama_cpp(models: Models, tmp_pat
     assert (done.code, done.out) == (3, "")
     assert done.err.startswith("Error: llama.cpp crashed while reading the tokenizer of made.gguf (SIGABRT): ")
     assert "GGML_ASSERT" in done.err
+
+
+# --- kernels that kill llama.cpp --------------------------------------------------------------------------
+
+
+def amx_that_crashes(monkeypatch: pytest.MonkeyPatch, *, everywhere: bool = False) -> list[bool]:
+    """llama.cpp as it is where a wide pass of reordered weights ends the process: whether each child reordered."""
+    reordered: list[bool] = []
+
+    def call(_self: Apart, _function: object, trials: list[Trial], *_: object) -> list[Trial]:
+        reordered.append(any(trial.repack for trial in trials))
+        if reordered[-1] or everywhere:
+            raise ModelError("llama.cpp crashed while evaluating 4 tokens (SIGSEGV).")
+        return trials
+
+    monkeypatch.setattr(amx, "versions", lambda: {"llama_cpp_features": "CPU : AVX2 = 1 | AMX_INT8 = 1 | "})
+    monkeypatch.setattr(Apart, "call", call)
+    return reordered
+
+
+def test_amx_kernels_that_crash_stay_off(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
+    reordered = amx_that_crashes(monkeypatch)
+    assert not amx.crashes()
+    try_out([Trial(models.ring)], threads=1)
+    assert (reordered, amx.crashes()) == ([True, False], True)
+    try_out([Trial(models.ring), Trial(models.ring_draft, models.ring)], threads=1)
+    assert reordered == [True, False, False]  # and is not tried again
+
+
+def test_weights_are_not_reordered_where_that_crashed(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
+    amx_that_crashes(monkeypatch)
+    amx.remember_crash()
+    asked: list[bool] = []
+    load = llama_cpp.llama_model_load_from_file
+
+    def loads(path: bytes, params: llama_cpp.llama_model_params) -> object:
+        asked.append(params.use_extra_bufts)
+        return load(path, params)
+
+    monkeypatch.setattr(llama_cpp, "llama_model_load_from_file", loads)
+    LlamaModel(ModelSettings(models.ring)).close()
+    assert asked == [False]
+
+
+def test_a_file_that_crashes_without_amx_as_well_is_damaged(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
+    reordered = amx_that_crashes(monkeypatch, everywhere=True)
+    with pytest.raises(ModelError, match="SIGSEGV"):
+        try_out([Trial(models.ring)], threads=1)
+    assert (reordered, amx.crashes()) == ([True, False], False)
+
+
+def test_other_builds_are_tried_as_before(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
+    reordered = amx_that_crashes(monkeypatch)
+    monkeypatch.setattr(amx, "versions", lambda: {"llama_cpp_features": "CPU : AVX2 = 1 | AMX_INT8 = 0 | "})
+    try_out([Trial(models.ring)], threads=1)
+    assert (reordered, amx.crashes()) == ([False], False)
