@@ -135,10 +135,15 @@ def _by_kind(
 
 
 def _passes(text: Mapping[str, Any], k: int, least: float) -> Iterator[tuple[int, int, list[tuple[float, bool]]]]:
+    return passes_along(text["prompt"], text["answer"], NgramDrafter(least_chance=least), k)
+
+
+def passes_along(
+    prompt: Sequence[int], answer: Sequence[int], drafter: NgramDrafter, k: int
+) -> Iterator[tuple[int, int, list[tuple[float, bool]]]]:
     """For each pass: its width, tokens emitted, and of each draft token that was reached what was said, and whether it
     was right."""
-    drafter, answer = NgramDrafter(least_chance=least), text["answer"]
-    tokens, n = [*text["prompt"], *answer[:1]], 1
+    tokens, n = [*prompt, *answer[:1]], 1
     while n < len(answer):
         chances: list[float] = []
         room = min(k, len(answer) - n - 1)

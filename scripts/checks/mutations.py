@@ -24,6 +24,7 @@ TESTS = (
     "decode/test_sampling",
     "decode/test_strict",
     "drafters/test_drafters",
+    "drafters/test_predicted",
     "decode/test_rejection",
     "decode/test_engine",
     "decode/test_text_stream",
@@ -227,6 +228,30 @@ MUTATIONS = (
     ),
     Mutation("strict forgets to copy", "decode/strict", "rows = rows.copy()", "rows = rows[:]"),
     Mutation("DRY goes past breakers", "decode/penalties", "if whole:", "if False:"),
+    Mutation(
+        "realigned to the farthest place",
+        "drafters/ngram/predicted",
+        "key=lambda place: abs(place - sure)",
+        "key=lambda place: -abs(place - sure)",
+    ),
+    Mutation(
+        "realigned without a look at what was before",
+        "drafters/ngram/predicted",
+        "if score == best",
+        "if score",
+    ),
+    Mutation(
+        "a wrong guess is believed",
+        "drafters/ngram/predicted",
+        "if self._length >= _SURE and len(self._places) == 1:",
+        "if True:",
+    ),
+    Mutation(
+        "the cursor stays where the last answer ended",
+        "drafters/ngram/drafter",
+        "            self._predicted.restart()\n",
+        "",
+    ),
     Mutation(
         "typical before top-k",
         "decode/sampling",

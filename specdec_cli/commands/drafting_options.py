@@ -75,6 +75,13 @@ class DraftingOptions:
             "262,144 tokens, the oldest dropped first. Without this option nothing is stored."
         ),
     ] = None
+    predict: Annotated[
+        Path | None,
+        _drafting(
+            help="A text that the answer will mostly repeat, such as the file to edit: drafts are copied from it. The "
+            "model does not read it, so put it into the prompt as well if the answer needs it."
+        ),
+    ] = None
     force: Annotated[bool, _drafting("--force", help="Run even if the draft is not smaller than the target.")] = False
     profiled: Annotated[bool, _drafting("--profile/--no-profile", help="Use the settings saved by bench --tune.")] = (
         True
@@ -96,6 +103,10 @@ class DraftingOptions:
     ] = False
 
     @property
+    def reads(self) -> ByOption:
+        return {"--predict": self.predict}
+
+    @property
     def writes(self) -> ByOption:
         is_file = self.ngram_store is not None and not self.ngram_store.is_dir()
         return {"--ngram-store": self.ngram_store if is_file else None}
@@ -108,6 +119,12 @@ class DraftingOptions:
             raise UsageError("--ngram-store needs a file name.", hint="Give a file, or omit it.")
         if store is not None and not store.parent.is_dir():
             raise UsageError(f"The folder for --ngram-store does not exist: {store.parent}.", hint="Create it first.")
+        if self.predict is not None and draft in ("none", "lookahead"):
+            raise UsageError(
+                f"--predict and --draft {draft} contradict each other.", hint="Leave out one of the two, or use ngram."
+            )
+        if self.predict is not None and not self.look_up:
+            raise UsageError("--no-ngram and --predict contradict each other.", hint="Leave out one of the two.")
         if draft == "ngram" and not self.look_up:
             raise UsageError("--no-ngram and --draft ngram contradict each other.", hint="Leave out one of the two.")
 
@@ -127,6 +144,7 @@ class DraftingOptions:
             verify=self.verify,
             strict=self.strict,
             ngram_store=self.ngram_store,
+            predict=self.predict,
             force=self.force,
         )
 

@@ -69,7 +69,7 @@ def run(
     drafting.check(pairing.draft)
     question = text.prompt(prompt)
     output.check(is_chat=question is None)
-    reads = {"MODEL": Path(model), **pairing.reads, **text.reads, **grammar.reads}
+    reads = {"MODEL": Path(model), **pairing.reads, **drafting.reads, **text.reads, **grammar.reads}
     check_outputs({**output.writes, **text.writes, **drafting.writes}, reads)
     abort = AbortFlag()
     with ExitStack() as stack:

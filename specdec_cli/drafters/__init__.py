@@ -18,6 +18,7 @@ from specdec_cli.drafters.medusa.heads import Heads
 from specdec_cli.drafters.mixed import MixedDrafter, Turns
 from specdec_cli.drafters.model import ModelDrafter
 from specdec_cli.drafters.ngram.drafter import LEAST_CHANCE, LEAST_CHANCE_IF_WEIGHED, NgramDrafter
+from specdec_cli.drafters.ngram.predicted import PredictedText
 from specdec_cli.drafters.ngram.store import NgramStore
 from specdec_cli.drafters.none import NoDrafter
 from specdec_cli.errors import UsageError
@@ -27,7 +28,8 @@ from specdec_cli.errors import UsageError
 class DrafterParts:
     """What a drafter may be built from. `session` is the draft model's, None without one, `target` the target's;
     `head` is a trained head's, `heads` are Medusa's; `turns` says which of several sources to ask, None if nobody
-    does; `store` holds earlier texts where they are to be copied from.
+    does; `store` holds earlier texts where they are to be copied from, `predicted` the text that the answer is said to
+    repeat, none if it is empty.
     """
 
     rule: Rule
@@ -39,6 +41,7 @@ class DrafterParts:
     heads: Heads | None = None
     turns: Turns | None = None
     store: NgramStore | None = None
+    predicted: tuple[int, ...] = ()
 
 
 def _model(parts: DrafterParts) -> Drafter:
@@ -50,7 +53,8 @@ def _model(parts: DrafterParts) -> Drafter:
 def _ngram(parts: DrafterParts) -> Drafter:
     """Where costs decide how much of a draft is verified, it need not be likely as a whole."""
     least_chance = LEAST_CHANCE if parts.turns is None else LEAST_CHANCE_IF_WEIGHED
-    return NgramDrafter(least_chance=least_chance, store=parts.store)
+    predicted = PredictedText(parts.predicted) if parts.predicted else None
+    return NgramDrafter(least_chance=least_chance, store=parts.store, predicted=predicted)
 
 
 def _medusa(parts: DrafterParts) -> Drafter:
@@ -73,9 +77,9 @@ class DrafterKind:
 
     `file` is the role of the file that it reads, "" for none. `is_named` says that `--draft` can name it, since it
     needs no file beside the target's. `copies` says that it drafts what a text has said before, `reads_store` that it
-    copies from earlier texts, too. `heeds_p_min` is for those that end a draft before a token they are not sure enough
-    of, `after_lookup` for those that cost so much that lookup is worth a try first. `has_trees` needs room for branches
-    beside the text, and makes every pass wide.
+    copies from earlier texts and a predicted one, too. `heeds_p_min` is for those that end a draft before a token they
+    are not sure enough of, `after_lookup` for those that cost so much that lookup is worth a try first. `has_trees`
+    needs room for branches beside the text, and makes every pass wide.
     """
 
     make: Callable[[DrafterParts], Drafter]

@@ -19,6 +19,8 @@ from specdec_cli.drafters.model import ModelDrafter
 from specdec_cli.drafters.ngram.store import NgramStore, StoreFile, fingerprint
 from specdec_cli.drafters.none import NoDrafter
 from specdec_cli.errors import NoGpu, UsageError
+from specdec_cli.generation.encode import more_ids
+from specdec_cli.generation.prompts import prediction_text
 from specdec_cli.generation.rules import check_rule, make_rule, make_strict
 from specdec_cli.lengths.auto import AutoLength
 from specdec_cli.lengths.learned import Learned, LearnedKey, learning
@@ -75,7 +77,8 @@ class Pair:
     """Everything that generating needs. `decoding` is what was asked for.
 
     `tokenizers` is the check's verdict, None without a draft; `heads` are Medusa's for the target; `held_back` says why
-    these models' memories forbid drafting; texts that `store` is told to keep are saved when the pair is closed.
+    these models' memories forbid drafting; texts that `store` is told to keep are saved when the pair is closed;
+    `predicted` is what the answer is said to repeat.
     `learned` is known of the pair where draft lengths are chosen by cost. With `trust`, further contexts need no trial.
     """
 
@@ -87,6 +90,7 @@ class Pair:
     heads: Heads | None = None
     held_back: str | None = None
     store: NgramStore | None = None
+    predicted: tuple[int, ...] = ()
     learned: Learned | None = None
     trust: bool = False
 
@@ -141,6 +145,7 @@ def open_pair(request: PairRequest, *, say: Say, abort: AbortFlag) -> Iterator[P
             "--ngram-store needs n-gram lookup.",
             hint="Use --draft ngram, or omit -k and --no-ngram with a draft model.",
         )
+    predicted = prediction_text(drafting.predict) if drafting.predict is not None else ""
     for endpoint in placement.rpc:
         add_rpc_server(endpoint)
     with ExitStack() as stack:
@@ -166,6 +171,7 @@ def open_pair(request: PairRequest, *, say: Say, abort: AbortFlag) -> Iterator[P
             _heads(drafting.head, target, plan.n_shared) if drafting.head is not None else None,
             held_back,
             _open_store(drafting.ngram_store, target.model, say, stack),
+            tuple(more_ids(target.model, predicted, parse_special=False)) if predicted else (),
             trust=placement.trust,
         )
         if drafting.auto and held_back is None:
@@ -339,6 +345,7 @@ def drafter_for(pair: Pair, name: str, rule: Rule, p_min: float, turns: Turns | 
         heads=pair.heads,
         turns=turns,
         store=pair.store,
+        predicted=pair.predicted,
     )
     return make_drafter(name, parts)
 

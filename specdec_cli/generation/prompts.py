@@ -14,6 +14,7 @@ from specdec_cli.generation.encode import ChatEncoder
 from specdec_cli.llama.model import LlamaModel
 
 _LARGEST_PROMPT = 64 << 20
+_LARGEST_PREDICTION = 1 << 20
 _WAIT_FOR_PIPE = 1.0
 """Seconds that a program at the other end of a pipe has to write something."""
 
@@ -44,6 +45,16 @@ def prompt_text(prompt: str | None, file: Path | None, stdin: TextIO | None, say
     if not prompt.strip():
         raise _empty()
     return prompt
+
+
+def prediction_text(file: Path) -> str:
+    """A text that the answer is said to repeat. Raises UsageError where the file is none."""
+    text = _decode(_read_file(file, "--predict", _LARGEST_PREDICTION), str(file))
+    if not text.strip():
+        raise UsageError(f"{file} is empty.", hint="Check --predict, or omit it.")
+    if "\0" in text:
+        raise UsageError(f"{file} is not text (it has zero bytes).", hint="Give --predict a text file.")
+    return text
 
 
 def _from_stdin(stdin: TextIO | None) -> str:
@@ -112,19 +123,19 @@ def _empty() -> UsageError:
     return UsageError("The prompt is empty.", hint="Give some text, or pipe it in.")
 
 
-def _read_file(file: Path) -> bytes:
+def _read_file(file: Path, option: str = "-f", most_bytes: int = _LARGEST_PROMPT) -> bytes:
     try:
         with file.open("rb") as opened:  # a FIFO as well, such as a shell's <(...)
-            return _bounded(opened, str(file))
+            return _bounded(opened, str(file), most_bytes)
     except OSError as error:
-        raise UsageError(f"Cannot read {file}: {error.strerror}.", hint="Check the path of -f.") from error
+        raise UsageError(f"Cannot read {file}: {error.strerror}.", hint=f"Check the path of {option}.") from error
 
 
-def _bounded(file: BinaryIO, name: str) -> bytes:
-    """What is left of a file, which may be /dev/zero. Raises UsageError where it is no prompt by its size."""
-    data = file.read(_LARGEST_PROMPT + 1)
-    if len(data) > _LARGEST_PROMPT:
-        raise UsageError(f"{name} is larger than {_LARGEST_PROMPT:,} bytes.", hint="Give a shorter text.")
+def _bounded(file: BinaryIO, name: str, most_bytes: int = _LARGEST_PROMPT) -> bytes:
+    """What is left of a file, which may be /dev/zero. Raises UsageError where that is more than `most_bytes`."""
+    data = file.read(most_bytes + 1)
+    if len(data) > most_bytes:
+        raise UsageError(f"{name} is larger than {most_bytes:,} bytes.", hint="Give a shorter text.")
     return data
 
 

@@ -28,6 +28,7 @@ class Asked:
     verify: str = "coupled"
     strict: bool = False
     ngram_store: Path | None = None
+    predict: Path | None = None
     force: bool = False
 
 
@@ -41,6 +42,8 @@ def decide(asked: Asked, files: Resolved, profile: Profile | None, longest: int)
     """
     profile = profile if profile is not None and suits(profile, asked) else None
     drafter = _drafter(asked, files, profile)
+    if asked.predict is not None:
+        drafter = NgramDrafter.name if drafter == NoDrafter.name else with_lookup(drafter)
     k = asked.k if asked.k is not None else _tuned_length(asked, files, profile, longest)
     longest = min(1 if drafter == NoDrafter.name else LONGEST_AUTO, longest)
     if k is None and asked.lookup and profile is None:
@@ -57,6 +60,7 @@ def decide(asked: Asked, files: Resolved, profile: Profile | None, longest: int)
         auto=k is None and drafter != NoDrafter.name and longest > 0,
         p_min=_p_min(asked, files, profile),
         ngram_store=asked.ngram_store,
+        predict=asked.predict,
         verify=asked.verify,
         strict=asked.strict,
         force=asked.force,
@@ -68,7 +72,8 @@ def suits(profile: Profile, asked: Asked) -> bool:
     drafters = kinds(profile.drafter)
     if asked.strict and any(kind.has_trees for kind in drafters):
         return False
-    if asked.ngram_store is not None and (not asked.lookup or not any(kind.reads_store for kind in drafters)):
+    copies = asked.lookup and any(kind.reads_store for kind in drafters)
+    if (asked.ngram_store is not None or asked.predict is not None) and not copies:
         return False
     return not (asked.k and profile.drafter == NoDrafter.name)
 

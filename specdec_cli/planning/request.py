@@ -17,7 +17,8 @@ class Drafting:
     tried one after another, with lengths of their own, and `drafter` is what has to be opened with the weights.
     `draft` is the file of a draft model or trained head, `head` that of Medusa heads. `k` is the length of drafts in
     tokens, with `auto` the longest that measured costs may choose. With `trees`, passes have room for lookahead's
-    n-grams, whichever drafter is asked. `force` opens a draft that is not smaller than its target.
+    n-grams, whichever drafter is asked. `predict` is the file of a text that the answer will mostly repeat. `force`
+    opens a draft that is not smaller than its target.
     """
 
     drafter: str = "none"
@@ -27,6 +28,7 @@ class Drafting:
     auto: bool = False
     p_min: float = 0.0
     ngram_store: Path | None = None
+    predict: Path | None = None
     verify: str = "coupled"
     strict: bool = False
     trees: bool = False

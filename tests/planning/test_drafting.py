@@ -28,6 +28,7 @@ def tuned(drafter: str, k: Any, p_min: float = 0.0) -> Profile:
 
 
 STORE = {"ngram_store": Path("s")}
+PREDICT = {"predict": Path("p")}
 AUTO_MODEL = {"drafter": "ngram+model", "k": LONGEST_AUTO, "auto": True, "draft": DRAFT}
 
 
@@ -88,6 +89,12 @@ AUTO_MODEL = {"drafter": "ngram+model", "k": LONGEST_AUTO, "auto": True, "draft"
         (MODEL, STORE, tuned("ngram+model", "auto"), {**AUTO_MODEL, **STORE}),
         (MODEL, {"k": 4}, tuned("none", 0), {"drafter": "model", "k": 4, "draft": DRAFT}),
         (MODEL, {"k": 0}, tuned("none", 0), {"drafter": "none", "k": 0}),
+        # a predicted text is copied from, whoever else drafts
+        (PLAIN, PREDICT, None, {"drafter": "ngram", "k": LONGEST_AUTO, "auto": True, **PREDICT}),
+        (PLAIN, {"k": 4, **PREDICT}, None, {"drafter": "ngram", "k": 4, **PREDICT}),
+        (MODEL, {"k": 4, **PREDICT}, None, {"drafter": "ngram+model", "k": 4, "draft": DRAFT, **PREDICT}),
+        (MODEL, PREDICT, tuned("model", 6), {**AUTO_MODEL, **PREDICT}),
+        (MODEL, PREDICT, tuned("ngram", 8), {"drafter": "ngram", "k": 8, **PREDICT}),
         # the rest is passed on
         (
             MODEL,

@@ -24,6 +24,12 @@ OF_EARLIER_TEXTS: Prior = {
     "agree": (0.20, 0.30, 0.40, 0.40, 0.55, 0.65, 0.80, 0.92, 0.95, 0.97),
 }
 """Matches in the texts of the other prompts, where the text itself has none so long."""
+OF_A_PREDICTION: Prior = {
+    "differ": (0.20, 0.45, 0.55, 0.65, 0.75, 0.80, 0.85, 0.90, 0.93, 0.95),
+    "once": (0.50, 0.70, 0.80, 0.85, 0.90, 0.94, 0.96, 0.97, 0.98, 0.99),
+    "agree": (0.25, 0.50, 0.60, 0.70, 0.80, 0.85, 0.90, 0.95, 0.97, 0.98),
+}
+"""Where a cursor goes along a text that the answer is said to repeat: about the shares in the benchmark's edits."""
 _PRIOR_WEIGHT = 8.0
 """Observations that a prior counts for."""
 _MEMORY = 64
