@@ -250,9 +250,12 @@ class Bench:
         rule = self._rule(setting.temperature)
         return decoding_for(self._pair, setting.drafter, setting.k, rule, setting.p_min)
 
-    def fastest_threads(self, tasks: Sequence[Task], setting: Setting, candidates: Sequence[int], repeats: int) -> int:
-        """The number of threads, of both models, with which the setting is fastest; by turns, like everything else."""
-        speeds: dict[int, list[float]] = {n: [] for n in candidates}
+    def fastest_threads(
+        self, tasks: Sequence[Task], setting: Setting, candidates: Sequence[tuple[int, int]], repeats: int
+    ) -> tuple[int, int]:
+        """The threads of the target and of the draft with which the setting is fastest; by turns, like everything
+        else."""
+        speeds: dict[tuple[int, int], list[float]] = {n: [] for n in candidates}
         for _ in range(repeats):
             for task in tasks:
                 for n in candidates:
@@ -262,10 +265,10 @@ class Bench:
         self._set_threads(best)
         return best
 
-    def _set_threads(self, n: int) -> None:
-        self._pair.target.session.set_threads(n)
+    def _set_threads(self, threads: tuple[int, int]) -> None:
+        self._pair.target.session.set_threads(threads[0])
         if self._pair.draft is not None:
-            self._pair.draft.session.set_threads(n)
+            self._pair.draft.session.set_threads(threads[1])
 
     def _rule(self, temperature: float) -> SharedNoise:
         law = self._pair.rule.law.with_params(replace(self._sampling, temperature=temperature))

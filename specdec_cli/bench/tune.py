@@ -1,8 +1,9 @@
-"""Finds the fastest KV cache types for a pair: each candidate runs alternately with the current best.
+"""Finds the fastest KV cache types for a pair, and whether reordered weights pay: each candidate runs alternately with
+the current best.
 
-A draft only proposes, so its cache may be of any type. The target's cache type and flash attention change its numbers,
-and with them plain decoding's own text, sooner or later. So a candidate for the target is taken only if its text was
-the same in every answer that was tried, and is tried only for whoever asks for it.
+A draft only proposes, so its cache may be of any type. The target's cache type, flash attention and kernels change its
+numbers, and with them plain decoding's own text, sooner or later. So a candidate for the target is taken only if its
+text was the same in every answer that was tried, and its caches are tried only for whoever asks for them.
 """
 
 import statistics
@@ -24,17 +25,20 @@ _WARM_UP = 8
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """How both contexts keep what they have read. None: as they are."""
+    """How both contexts keep what they have read, and the target its weights. None: as they are."""
 
     cache_type: str | None = None
     cache_type_draft: str | None = None
     flash_attention: FlashAttention | None = None
+    repack: bool | None = None
 
     def __str__(self) -> str:
+        weights = {None: None, True: "reordered", False: "as in the file"}[self.repack]
         named = (
             ("cache", self.cache_type),
             ("draft's cache", self.cache_type_draft),
             ("flash attention", self.flash_attention),
+            ("weights", weights),
         )
         return ", ".join(f"{name} {value}" for name, value in named if value)
 
@@ -44,11 +48,12 @@ class Memory:
             self.cache_type or other.cache_type,
             self.cache_type_draft or other.cache_type_draft,
             self.flash_attention or other.flash_attention,
+            other.repack if self.repack is None else self.repack,
         )
 
     @property
     def touches_target(self) -> bool:
-        return bool(self.cache_type or self.flash_attention)
+        return bool(self.cache_type or self.flash_attention or self.repack is not None)
 
 
 @dataclass
@@ -72,6 +77,15 @@ def draft_candidates(pair: Pair) -> list[Memory]:
     if not isinstance(pair.draft, OpenModel):
         return []
     return [Memory(cache_type_draft=name) for name in CACHES if name != pair.draft.context.cache_type]
+
+
+def weight_candidates(pair: Pair, reordered: frozenset[str]) -> list[Memory]:
+    """The target's weights reordered for the CPU's kernels, or not: whatever they are not now. None where it has none
+    of the formats that are `reordered` here, or a GPU has all of its layers."""
+    target = pair.target
+    on_gpu, n_layers = target.model.layers_on_gpu
+    formats = reordered & target.facts.format_bytes.keys()
+    return [Memory(repack=not target.model.settings.repack)] if formats and on_gpu < n_layers else []
 
 
 def target_candidates(pair: Pair) -> list[Memory]:
@@ -98,7 +112,7 @@ class Tuner:
         setting: Setting,
         *,
         n_ctx: int,
-        threads: int,
+        threads: tuple[int, int],
         clock: Callable[[], float],
         until: float,
         abort: AbortFlag,
@@ -154,17 +168,19 @@ class Tuner:
     def _opened(self, memory: Memory, stack: ExitStack) -> Pair:
         """In contexts no larger than the tasks need: several are open at once."""
         target, draft = self._pair.target.context, self._pair.draft.context if self._pair.draft is not None else None
-        new_target = self._context(target, memory.cache_type, memory.flash_attention)
-        new_draft = self._context(draft, memory.cache_type_draft, memory.flash_attention) if draft is not None else None
-        return stack.enter_context(reopened(self._pair, new_target, new_draft, abort=self._abort))
+        threads, flash = self._threads, memory.flash_attention
+        new_target = self._context(target, threads[0], memory.cache_type, flash)
+        new_draft = self._context(draft, threads[1], memory.cache_type_draft, flash) if draft is not None else None
+        again = reopened(self._pair, new_target, new_draft, abort=self._abort, repack=memory.repack)
+        return stack.enter_context(again)
 
     def _context(
-        self, now: ContextSettings, cache_type: str | None, flash_attention: FlashAttention | None
+        self, now: ContextSettings, threads: int, cache_type: str | None, flash_attention: FlashAttention | None
     ) -> ContextSettings:
         return replace(
             now,
             n_ctx=min(now.n_ctx, max(self._n_ctx, now.n_batch)),
-            threads=self._threads,
+            threads=threads,
             cache_type=cache_type or now.cache_type,
             flash_attention=flash_attention or now.flash_attention,
         )

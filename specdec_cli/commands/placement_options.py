@@ -57,6 +57,13 @@ class PlacementOptions:
     threads_draft: Annotated[int | None, _placement(min=1, help="Threads for the draft (default: the target's).")] = (
         None
     )
+    repack: Annotated[
+        bool | None,
+        _placement(
+            help="Reorder the target's weights for the CPU's kernels (default: on). Off, wide passes cost less "
+            "compared with single tokens, which cost more."
+        ),
+    ] = None
     mmap: Annotated[bool, _placement(help="Memory-map model files.")] = True
     mlock: Annotated[bool, _placement("--mlock", help="Lock the weights in RAM.")] = False
     trust: Annotated[
@@ -75,6 +82,7 @@ class PlacementOptions:
             tensor_split=_shares(self.tensor_split),
             rpc=tuple(self.rpc or ()),
             require_gpu=self.require_gpu,
+            repack=first(self.repack, profile.repack if profile else None, True),
             mmap=self.mmap,
             mlock=self.mlock,
             trust=self.trust,
@@ -86,7 +94,9 @@ class PlacementOptions:
             n_batch=self.batch,
             n_ubatch=self.ubatch,
             threads=self.threads if self.threads is not None or profile is None else profile.threads,
-            threads_draft=self.threads_draft,
+            threads_draft=self.threads_draft
+            if self.threads_draft is not None or self.threads is not None or profile is None
+            else profile.threads_draft,
         )
 
 

@@ -25,6 +25,7 @@ MEASURED_SHARE = 0.7
 """Of the budget: the rest is for threads and caches."""
 TUNED_TASKS = 3
 """Prompts on which numbers of threads are tried."""
+_THREAD_REPEATS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,33 +49,62 @@ def fastest(tuning: Tuning, measuring: "Bench", tasks: "Sequence[Task]", results
     setting, speedup = results.best()
     if speedup < PAYS:
         setting, speedup = plain_like(setting), 1.0
-    usual = tuning.pair.target.context.threads
+    usual = _threads_now(tuning.pair)
     threads = _threads(measuring, tasks[:TUNED_TASKS], setting, usual)
     memory = _memory(tuning, tasks, setting, threads, PAYS)
     return Profile(
         drafter=setting.drafter,
         k=setting.k,
         p_min=setting.p_min,
-        threads=None if threads == usual else threads,
+        threads=None if threads[0] == usual[0] else threads[0],
         speedup=speedup,
         date=datetime.now().date().isoformat(),
         cache_type=memory.cache_type,
         cache_type_draft=memory.cache_type_draft,
         flash_attention=memory.flash_attention,
+        threads_draft=None if threads[1] == threads[0] else threads[1],
+        repack=memory.repack,
     )
 
 
-def _threads(measuring: "Bench", tasks: "Sequence[Task]", setting: "Setting", usual: int) -> int:
-    candidates = sorted({usual, max(usual // 2, 1)})
-    say(f"Testing {' and '.join(map(str, candidates))} threads ...")
-    return measuring.fastest_threads(tasks, setting, candidates, 2) if len(candidates) > 1 else usual
+def _threads_now(pair: "Pair") -> tuple[int, int]:
+    """Of the target and of the draft, which has the target's where there is none."""
+    threads = pair.target.context.threads
+    return threads, pair.draft.context.threads if pair.draft is not None else threads
 
 
-def _memory(tuning: Tuning, tasks: "Sequence[Task]", setting: "Setting", threads: int, pays: float) -> "Memory":
-    """The draft's cache first; the target's, if that was asked for, with the draft's as it was found best."""
-    from specdec_cli.bench.measure import Bench
-    from specdec_cli.bench.tune import Memory, Tuner, draft_candidates, target_candidates
+def _threads(
+    measuring: "Bench", tasks: "Sequence[Task]", setting: "Setting", usual: tuple[int, int]
+) -> tuple[int, int]:
+    """First those of the target, then those of a draft beside it: small models often gain nothing by a second core."""
     from specdec_cli.drafters import NAMED
+
+    best = usual
+    steps = [[(max(usual[0] // 2, 1), max(usual[1] // 2, 1))]]
+    if setting.drafter not in NAMED:
+        steps.append([(usual[0], max(usual[1] // 2, 1)), (max(usual[0] // 2, 1), usual[1])])
+    for step in steps:
+        candidates = [best, *(threads for threads in step if threads != best)]
+        if len(candidates) > 1:
+            say(f"Testing {' and '.join(map(_told, candidates))} ...")
+            best = measuring.fastest_threads(tasks, setting, candidates, _THREAD_REPEATS)
+    return best
+
+
+def _told(threads: tuple[int, int]) -> str:
+    target, draft = threads
+    return f"{target} thread{'s' * (target > 1)}" + (f" ({draft} for the draft)" if draft != target else "")
+
+
+def _memory(
+    tuning: Tuning, tasks: "Sequence[Task]", setting: "Setting", threads: tuple[int, int], pays: float
+) -> "Memory":
+    """Reordered weights first, then the draft's cache; the target's, if that was asked for, with the others as they
+    were found best."""
+    from specdec_cli.bench.measure import Bench
+    from specdec_cli.bench.tune import Memory, Tuner, draft_candidates, target_candidates, weight_candidates
+    from specdec_cli.drafters import NAMED
+    from specdec_cli.planning.plan import machine_now
 
     by_kind = list({task.kind: task for task in reversed(tasks)}.values())
     tuner = Tuner(
@@ -88,7 +118,8 @@ def _memory(tuning: Tuning, tasks: "Sequence[Task]", setting: "Setting", threads
         until=tuning.until,
         abort=tuning.abort,
     )
-    steps = [draft_candidates(tuning.pair)] if setting.drafter not in NAMED else []
+    steps = [weight_candidates(tuning.pair, machine_now().repacked)]
+    steps += [draft_candidates(tuning.pair)] if setting.drafter not in NAMED else []
     steps += [target_candidates(tuning.pair)] if tuning.with_target else []
     memory = Memory()
     for candidates in filter(None, steps):
@@ -126,12 +157,15 @@ def _options(profile: "Profile", given: str) -> str:
         "-k": profile.k if profile.k else None,
         "--p-min": f"{profile.p_min:g}" if profile.p_min else None,
         "--threads": profile.threads,
+        "--threads-draft": profile.threads_draft,
         "--kv": profile.cache_type,
         "--kv-draft": profile.cache_type_draft,
         "--flash-attn": profile.flash_attention,
     }
     if profile.k == "auto" and "+" not in profile.drafter and profile.drafter not in NAMED:
         who += " --no-ngram"
+    if profile.repack is not None:
+        who += " --repack" if profile.repack else " --no-repack"
     return who + "".join(f" {name} {value}" for name, value in options.items() if value is not None)
 
 

@@ -233,8 +233,19 @@ def _longest_auto(pair: Pair) -> int:
 
 
 @contextmanager
-def reopened(pair: Pair, target: ContextSettings, draft: ContextSettings | None, *, abort: AbortFlag) -> Iterator[Pair]:
-    """The same weights in contexts of their own, beside those that are open. Raises UsageError, OutOfMemory."""
+def reopened(
+    pair: Pair,
+    target: ContextSettings,
+    draft: ContextSettings | None,
+    *,
+    abort: AbortFlag,
+    repack: bool | None = None,
+) -> Iterator[Pair]:
+    """The same weights in contexts of their own, beside those that are open; the target's are loaded once more where
+    they are to be reordered (`repack`) and were not, or the other way round.
+
+    Raises UsageError, ModelError, OutOfMemory.
+    """
     with ExitStack() as stack:
 
         def again(opened: OpenModel, context: ContextSettings, drafts_for: Path | None) -> OpenModel:
@@ -243,7 +254,12 @@ def reopened(pair: Pair, target: ContextSettings, draft: ContextSettings | None,
             session = stack.enter_context(LlamaSession(opened.model, context, abort=abort))
             return replace(opened, session=session, context=context)
 
-        both = again(pair.target, target, None), pair.draft
+        opened_target = pair.target
+        settings = opened_target.model.settings
+        if repack not in (None, settings.repack):
+            model = stack.enter_context(LlamaModel(replace(settings, repack=repack), abort=abort))
+            opened_target = replace(opened_target, model=model)
+        both = again(opened_target, target, None), pair.draft
         if isinstance(pair.draft, OpenModel) and draft is not None:
             both = both[0], again(pair.draft, draft, pair.target.model.path)
         yield replace(pair, target=both[0], draft=both[1])

@@ -39,7 +39,7 @@ class LlamaModel:
     """
 
     def __init__(self, settings: ModelSettings, *, vocab_only: bool = False, abort: AbortFlag | None = None) -> None:
-        self.path = settings.path
+        self.path, self.settings = settings.path, settings
         check_is_gguf(settings.path)
         capture_log()
         log.start_afresh()

@@ -13,10 +13,11 @@ _BITS = (("Q6_K", 6.6), ("Q5_K_M", 5.7), ("Q4_K_M", 4.9), ("Q3_K_M", 3.9), ("Q2_
 
 @dataclass(frozen=True, slots=True)
 class Sized:
-    """A model and the context it is to have."""
+    """A model and the context it is to have. Without `repack` its weights stay as they lie in the file."""
 
     facts: ModelFacts
     context: ContextSettings
+    repack: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +101,8 @@ def place(target: Sized, draft: Sized | None, machine: Machine, asked: str = "au
         draft_need = need(draft.facts, draft.context, draft_layers, machine.repacked)
         free -= draft_need.gpu
     layers = _layers(asked, target, machine, free)
-    return Fit(machine, layers, draft_layers, need(target.facts, target.context, layers, machine.repacked), draft_need)
+    repacked = machine.repacked if target.repack else frozenset[str]()
+    return Fit(machine, layers, draft_layers, need(target.facts, target.context, layers, repacked), draft_need)
 
 
 def _layers(asked: str, model: Sized, machine: Machine, free: int) -> int:

@@ -78,7 +78,7 @@ def make_plan(request: PairRequest, say: Say) -> Plan:
     if head is not None:
         say(described(head, (drafting.draft or request.target).name))
     contexts = _contexts(request, facts, draft_facts, say, head=head)
-    fit = _fit(placement, *_sized(facts, draft_facts, contexts, head), say)
+    fit = _fit(placement, *_sized(facts, draft_facts, contexts, head, repack=placement.repack), say)
     common = ModelSettings(
         request.target,
         gpu_layers=fit.layers,
@@ -88,6 +88,7 @@ def make_plan(request: PairRequest, say: Say) -> Plan:
         mmap=placement.mmap,
         mlock=placement.mlock,
         with_mtp=head is not None and head.is_own,
+        repack=placement.repack,
     )
     draft = None
     if draft_facts is not None:
@@ -97,6 +98,7 @@ def make_plan(request: PairRequest, say: Say) -> Plan:
             gpu_layers=fit.draft_layers,
             is_head=head is not None,
             with_mtp=head is not None and head.kind == "mtp",
+            repack=True,  # a draft reads single tokens, which reordered weights are for
         )
     return Plan(common, facts, contexts[0], draft, draft_facts, contexts[1], n_shared, tokenizers, head)
 
@@ -216,10 +218,12 @@ def _sized(
     draft_facts: ModelFacts | None,
     contexts: tuple[ContextSettings, ContextSettings],
     head: HeadFacts | None,
+    *,
+    repack: bool = True,
 ) -> tuple[Sized, Sized | None]:
     if draft_facts is not None and head is not None:
         draft_facts = replace(draft_facts, hidden_bytes=hidden_bytes(head, facts.n_embd, contexts[0].n_batch))
-    return Sized(facts, contexts[0]), Sized(draft_facts, contexts[1]) if draft_facts is not None else None
+    return Sized(facts, contexts[0], repack), Sized(draft_facts, contexts[1]) if draft_facts is not None else None
 
 
 def machine_now(devices: tuple[str, ...] = ()) -> Machine:

@@ -23,8 +23,8 @@ _LONGEST_DRAFT, _MOST_THREADS, _MOST_SPEEDUP = 511, 1024, 1000.0
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """The fastest way found. `drafter` is none where drafting does not pay; `threads`, the caches' types and
-    `flash_attention` are None where the usual is best.
+    """The fastest way found. `drafter` is none where drafting does not pay; `threads`, the caches' types,
+    `flash_attention` and `repack` are None where the usual is best.
 
     `speedup` over plain decoding and `date` are what it was measured to be, and when.
     """
@@ -38,6 +38,8 @@ class Profile:
     cache_type: str | None = None
     cache_type_draft: str | None = None
     flash_attention: FlashAttention | None = None
+    threads_draft: int | None = None
+    repack: bool | None = None
 
     def __str__(self) -> str:
         if self.drafter == "none":
@@ -51,6 +53,8 @@ class Profile:
         """How contexts are opened, where that is not the usual way."""
         parts = (
             f"{self.threads} threads" if self.threads is not None else "",
+            f"{self.threads_draft} for the draft" if self.threads_draft is not None else "",
+            "weights not reordered" if self.repack is False else "",
             f"cache {self.cache_type}" if self.cache_type is not None else "",
             f"draft's cache {self.cache_type_draft}" if self.cache_type_draft is not None else "",
             f"flash attention {self.flash_attention}" if self.flash_attention is not None else "",
@@ -105,7 +109,7 @@ def load_profile(key: ProfileKey) -> Profile | None:
 
 
 def _checked(data: Mapping[str, Any]) -> Profile | None:
-    k, p_min, threads, speedup = data["k"], data["p_min"], data["threads"], data["speedup"]
+    k, p_min, speedup = data["k"], data["p_min"], data["speedup"]
     caches = [data.get(name) for name in ("cache_type", "cache_type_draft")]
     is_right = (
         isinstance(data["drafter"], str)
@@ -113,17 +117,22 @@ def _checked(data: Mapping[str, Any]) -> Profile | None:
         and (k == "auto" or (type(k) is int and 0 <= k <= _LONGEST_DRAFT))
         and isinstance(p_min, (int, float))
         and 0 <= p_min <= 1
-        and (threads is None or (type(threads) is int and 0 < threads <= _MOST_THREADS))
+        and all(_is_threads(data.get(name)) for name in ("threads", "threads_draft"))
         and isinstance(speedup, (int, float))
         and 0 < speedup <= _MOST_SPEEDUP
         and isinstance(data["date"], str)
         and all(cache is None or (isinstance(cache, str) and cache in CACHE_TYPE_BYTES) for cache in caches)
         and data.get("flash_attention") in (None, "auto", "on", "off")
+        and (data.get("repack") is None or isinstance(data["repack"], bool))
     )
     if not is_right:
         return None
     numbers = {"p_min": float(p_min), "speedup": float(speedup), "date": one_line(data["date"])}
     return Profile(**{**data, **numbers})
+
+
+def _is_threads(n: Any) -> bool:
+    return n is None or (type(n) is int and 0 < n <= _MOST_THREADS)
 
 
 def _is_drafter(name: str) -> bool:

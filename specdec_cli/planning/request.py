@@ -54,7 +54,8 @@ class Placement:
     """Where both models go, and how they use memory and threads. None means "choose"; sizes are in tokens.
 
     Numbers of GPU layers are "auto", "all" or digits. What ends in `_draft` follows the target's unless it is given.
-    With `trust` files are opened without a trial in a process of its own.
+    Without `repack` the target's weights stay as they lie in the file. With `trust` files are opened without a trial in
+    a process of its own.
     """
 
     gpu_layers: str = "auto"
@@ -64,6 +65,7 @@ class Placement:
     tensor_split: tuple[float, ...] = ()
     rpc: tuple[str, ...] = ()
     require_gpu: bool = False
+    repack: bool = True
     mmap: bool = True
     mlock: bool = False
     trust: bool = False

@@ -2,14 +2,15 @@
 
 import itertools
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 
 from specdec_cli.bench.measure import Bench, Run, Setting, Task
-from specdec_cli.bench.tune import Memory, Tuner, draft_candidates, target_candidates
-from specdec_cli.commands.tune import Tuning, fastest
+from specdec_cli.bench.tune import Memory, Tuner, draft_candidates, target_candidates, weight_candidates
+from specdec_cli.commands.tune import Tuning, _threads, fastest
 from specdec_cli.decode.sampling import SamplingParams
+from specdec_cli.decode.stats import RunStats
 from specdec_cli.generation.pair import Pair, open_pair
 from specdec_cli.llama.abort import AbortFlag
 from specdec_cli.planning.request import Drafting, PairRequest, Placement, Sampling
@@ -59,7 +60,7 @@ def tuner(
         TASKS,
         SETTING,
         n_ctx=64,
-        threads=1,
+        threads=(1, 1),
         clock=lambda: float(next(clock)),
         until=until,
         abort=AbortFlag(),
@@ -76,6 +77,52 @@ def test_candidates_are_what_is_not_there_yet(pair: Pair) -> None:
     assert draft_candidates(replace(pair, draft=None)) == []
     quantised = replace(pair.target, context=replace(pair.target.context, cache_type="q8_0"))
     assert [str(m) for m in target_candidates(replace(pair, target=quantised))] == ["cache f16", "cache bf16"]
+
+
+def test_weights_are_tried_the_other_way_where_a_kernel_reorders_them(pair: Pair) -> None:
+    target = replace(pair.target, facts=replace(pair.target.facts, format_bytes={"Q4_0": 1 << 20}))
+    quantised = replace(pair, target=target)
+    assert [str(memory) for memory in weight_candidates(quantised, frozenset({"Q4_0"}))] == ["weights as in the file"]
+    assert weight_candidates(quantised, frozenset({"Q2_K"})) == []
+    assert weight_candidates(pair, frozenset({"Q4_0"})) == []  # F32
+
+
+def test_weights_as_in_the_file_are_loaded_again_and_taken_if_faster(pair: Pair) -> None:
+    def pace(opened: Pair) -> float:
+        return 1.0 if opened.target.model.settings.repack else 1.5
+
+    found, trials = tuner(pair, pace).best(Memory(), [Memory(repack=False)], PAYS)
+    assert found == Memory(repack=False)
+    assert str(trials[0]) == "weights as in the file: 1.50 times as fast"
+    found, trials = tuner(pair, lambda opened: 1 / pace(opened)).best(Memory(), [Memory(repack=False)], PAYS)
+    assert (found, trials[0].ratio) == (Memory(), pytest.approx(1 / 1.5))
+
+
+@dataclass(frozen=True)
+class At(Run):
+    """A run at this pace."""
+
+    pace: float = 1.0
+
+    @property
+    def speed(self) -> float:
+        return self.pace
+
+
+def test_threads_of_target_and_draft_are_chosen_apart(pair: Pair) -> None:
+    now: list[tuple[int, int]] = []
+    speeds = {(4, 4): 1.0, (2, 2): 0.8, (4, 2): 1.3, (2, 4): 0.9}
+
+    class Paced(Bench):
+        def _set_threads(self, threads: tuple[int, int]) -> None:
+            now.append(threads)
+
+        def run(self, _task: Task, _setting: Setting, _n_tokens: int | None = None) -> Run:
+            return At((), (), RunStats(), speeds[now[-1]])
+
+    assert _threads(Paced(pair, PURE, N, lambda: 0.0), TASKS, SETTING, (4, 4)) == (4, 2)
+    lookup = replace(SETTING, drafter="ngram")
+    assert _threads(Paced(pair, PURE, N, lambda: 0.0), TASKS, lookup, (4, 4)) == (4, 4)
 
 
 def test_the_fastest_is_taken_with_what_was_found_before(pair: Pair) -> None:

@@ -186,7 +186,7 @@ def test_tune_finds_keeps_and_tells(models: Models, tmp_path: Path) -> None:
         assert (profile.drafter, profile.k, profile.p_min) == (best["drafter"], best["k"], best["p_min"])
     else:
         assert profile.drafter == "none"
-    assert "Testing 1 and 2 threads" in done.err
+    assert "Testing 2 threads and 1 thread ..." in done.err
     assert ("Testing draft's cache bf16, draft's cache q8_0" in done.err) == (profile.drafter == "model")
     assert (profile.cache_type, profile.flash_attention) == (None, None), "the target's stay as they are"
     assert f"Using the tuned profile of this pair: {profile}" in with_draft(models).err
