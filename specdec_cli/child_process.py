@@ -28,9 +28,10 @@ T = TypeVar("T")
 
 PATIENCE_SECONDS = 10.0
 """Of computing, for what usually takes one or two."""
-_CALM = {"GGML_NO_BACKTRACE": "1", "OMP_WAIT_POLICY": "PASSIVE"}
-"""Else an abort of llama.cpp starts a debugger, which takes a second and writes to the terminal; and threads that wait
-for each other take the processor from whoever else computes."""
+_NO_DEBUGGER = {"GGML_NO_BACKTRACE": "1"}
+"""Else an abort of llama.cpp starts one, which takes a second and writes to the terminal."""
+_CALM = {"OMP_WAIT_POLICY": "PASSIVE"}
+"""Else threads that wait for each other take the processor from whoever else computes."""
 _POLL_SECONDS = 0.05
 _TOO_LONG = -24
 """The exit status of a process that has computed longer than it may (SIGXCPU)."""
@@ -72,10 +73,13 @@ class Child(Generic[T]):
     """A call that has begun. Close it, or use it as a context manager: the child then ends.
 
     `call` must be picklable: a function is found by its name. After `patience` seconds of computing,
-    or a multiple of them on the clock, the child counts as hanging; None waits for ever.
+    or a multiple of them on the clock, the child counts as hanging; None waits for ever. Without `calm` its threads
+    wait as this process's do, which is what measuring wants.
     """
 
-    def __init__(self, call: Callable[[], T], *, patience: float | None, stop: StopFlag | None) -> None:
+    def __init__(
+        self, call: Callable[[], T], *, patience: float | None, stop: StopFlag | None, calm: bool = True
+    ) -> None:
         self._patience, self._stop = patience, stop
         self._began = time.monotonic()
         self._words = bytearray()
@@ -90,7 +94,7 @@ class Child(Generic[T]):
                     stdin=job,
                     stdout=subprocess.PIPE,
                     stderr=writing,
-                    env={**os.environ, **_CALM},
+                    env={**os.environ, **_NO_DEBUGGER, **(_CALM if calm else {})},
                 )
         finally:
             os.close(writing)

@@ -37,6 +37,7 @@ IMPORTS = {
     "planning": "errors untrusted untrusted_files paths settings decode models drafters llama structured advice "
     "presets",
     "lengths": "errors untrusted_files paths settings decode planning",
+    "forecast": "errors untrusted_files paths settings models llama planning lengths numpy",
     "hub": "errors untrusted paths settings models llama presets planning httpcore2 huggingface_hub",
     "ui": "foreground decode models rich",
     "generation": "errors child_process untrusted_files paths settings decode models drafters llama structured advice "
@@ -46,7 +47,7 @@ IMPORTS = {
     "audit": "decode drafters generation bench numpy",
     "make_draft": "errors untrusted_files paths decode models llama planning lengths generation bench numpy",
     "commands": "errors untrusted_files outputs paths signals terminal_guard settings decode models drafters llama "
-    "structured advice presets planning lengths hub ui generation bench audit make_draft typer",
+    "structured advice presets planning lengths forecast hub ui generation bench audit make_draft typer",
     "app": "errors ui commands typer",
     "__main__": "app",
     "__init__": "",

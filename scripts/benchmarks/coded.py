@@ -4,8 +4,8 @@ A planted model of the tests has as many tokens as its embedding is wide. Here e
 signs, one row of the embedding, made of its id. Two codes of a thousand signs are nearly at right angles. The
 projections back into the residual stream are zero, so the last token's code leaves the layers as it came, at the price
 of a layer full of numbers; and row v of the output matrix is the code of the token before v, so its logit is `TOP`,
-and that of any other token a few times TOP / sqrt(width) at most. All matrices are Q4_0, in which the signs are exact;
-they are written one by one, so that no more than one of them is ever in memory.
+and that of any other token a few times TOP / sqrt(width) at most. The signs are exact in every format; matrices are
+written one by one, so that no more than one of them is ever in memory.
 """
 
 from collections.abc import Iterator
@@ -17,19 +17,15 @@ import numpy as np
 from gguf import GGMLQuantizationType
 from numpy.typing import NDArray
 
+from scripts.benchmarks.number_formats import FORMATS, Bytes, NumberFormat
 from tests.planted import Vocab, add_vocab
 
-Bytes = NDArray[np.uint8]
-"""A matrix in Q4_0, shape [rows, columns / 32 * 18]."""
 Follows = NDArray[np.intp]
 """By token, the one that comes after it, shape [n_vocab]: a permutation."""
 
 TOP = 16.0
-_BLOCK, _BLOCK_BYTES = 32, 18
 _ROWS = 4096
 """Codes that are made at once."""
-_SPREAD = 4.6
-"""Standard deviation of the numbers from -8 to 7."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +43,9 @@ class Shape:
         return self.width // self.n_head * self.n_head_kv
 
 
-def write_coded(path: Path, shape: Shape, vocab: Vocab, follows: Follows) -> Path:
-    """Write the model in which `follows[s]` comes after token s, and return its path."""
+def write_coded(path: Path, shape: Shape, vocab: Vocab, follows: Follows, quant: str = "Q4_0") -> Path:
+    """Write the model in which `follows[s]` comes after token s, in one of FORMATS, and return its path."""
+    matrices = FORMATS[quant]
     path.parent.mkdir(parents=True, exist_ok=True)
     writer = gguf.GGUFWriter(path, "llama")
     writer.add_name(path.stem)
@@ -61,14 +58,14 @@ def write_coded(path: Path, shape: Shape, vocab: Vocab, follows: Follows) -> Pat
     writer.add_layer_norm_rms_eps(1e-6)
     add_vocab(writer, vocab)
     for name, size in _sizes(shape, len(vocab)):
-        quantised = len(size) == 2
-        n_bytes = int(np.prod(size)) * _BLOCK_BYTES // _BLOCK if quantised else 4 * size[0]
-        kind = GGMLQuantizationType.Q4_0 if quantised else GGMLQuantizationType.F32
+        is_matrix = len(size) == 2
+        n_bytes = size[0] * matrices.row_bytes(size[1]) if is_matrix else 4 * size[0]
+        kind = matrices.kind if is_matrix else GGMLQuantizationType.F32
         writer.add_tensor_info(name, size, np.dtype(np.float32), n_bytes, raw_dtype=kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_ti_data_to_file()
-    for matrix in _tensors(shape, len(vocab), follows):
+    for matrix in _tensors(shape, len(vocab), follows, matrices):
         writer.write_tensor_data(matrix)
     writer.close()
     return path
@@ -92,35 +89,32 @@ def _sizes(shape: Shape, n_vocab: int) -> Iterator[tuple[str, tuple[int, ...]]]:
         yield f"blk.{i}.ffn_down.weight", (w, shape.n_ff)
 
 
-def _tensors(shape: Shape, n_vocab: int, follows: Follows) -> Iterator[NDArray[np.generic]]:
+def _tensors(shape: Shape, n_vocab: int, follows: Follows, matrices: NumberFormat) -> Iterator[NDArray[np.generic]]:
     w, rng = shape.width, np.random.default_rng(0)
     before = np.empty(n_vocab, np.intp)
     before[follows] = np.arange(n_vocab)
     ones = np.ones(w, np.float32)
-    yield coded(np.arange(n_vocab), w, 1.0)
-    yield coded(before, w, TOP / w)
+    yield coded(np.arange(n_vocab), w, 1.0, matrices)
+    yield coded(before, w, TOP / w, matrices)
     yield ones
     for _ in range(shape.n_layers):
         yield ones
-        yield _random(w, w, rng)
-        yield _random(shape.kv_width, w, rng)
-        yield _random(shape.kv_width, w, rng)
-        yield _zero(w, w)
+        yield matrices.random(w, w, rng)
+        yield matrices.random(shape.kv_width, w, rng)
+        yield matrices.random(shape.kv_width, w, rng)
+        yield matrices.zeros(w, w)
         yield ones
-        yield _random(shape.n_ff, w, rng)
-        yield _random(shape.n_ff, w, rng)
-        yield _zero(w, shape.n_ff)
+        yield matrices.random(shape.n_ff, w, rng)
+        yield matrices.random(shape.n_ff, w, rng)
+        yield matrices.zeros(w, shape.n_ff)
 
 
-def coded(tokens: NDArray[np.intp], width: int, size: float) -> Bytes:
+def coded(tokens: NDArray[np.intp], width: int, size: float, matrices: NumberFormat) -> Bytes:
     """The codes of these tokens, `size` times 1 or -1, one row each."""
-    matrix = np.empty((len(tokens), width // _BLOCK, _BLOCK_BYTES), np.uint8)
-    matrix[:, :, :2] = np.frombuffer(np.float16(size).tobytes(), np.uint8)
+    rows = np.empty((len(tokens), matrices.row_bytes(width)), np.uint8)
     for at in range(0, len(tokens), _ROWS):
-        halves = _signs(tokens[at : at + _ROWS], width).reshape(-1, width // _BLOCK, 2, _BLOCK // 2)
-        nibbles = 7 + 2 * halves  # 8 is zero, so these are -1 and 1
-        matrix[at : at + _ROWS, :, 2:] = nibbles[:, :, 0] | nibbles[:, :, 1] << 4
-    return matrix.reshape(len(tokens), -1)
+        rows[at : at + _ROWS] = matrices.signs(_signs(tokens[at : at + _ROWS], width), size)
+    return rows
 
 
 def _signs(tokens: NDArray[np.intp], width: int) -> Bytes:
@@ -131,14 +125,3 @@ def _signs(tokens: NDArray[np.intp], width: int) -> Bytes:
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     x ^= x >> np.uint64(31)
     return np.unpackbits(x.view(np.uint8).reshape(len(tokens), -1), axis=1)
-
-
-def _random(n_out: int, n_in: int, rng: np.random.Generator) -> Bytes:
-    """Keeps the size of numbers, about."""
-    matrix = rng.integers(0, 256, (n_out, n_in // _BLOCK, _BLOCK_BYTES), np.uint8)
-    matrix[:, :, :2] = np.frombuffer(np.float16(1 / (_SPREAD * np.sqrt(n_in))).tobytes(), np.uint8)
-    return matrix.reshape(n_out, -1)
-
-
-def _zero(n_out: int, n_in: int) -> Bytes:
-    return np.zeros((n_out, n_in // _BLOCK * _BLOCK_BYTES), np.uint8)

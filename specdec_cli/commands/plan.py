@@ -10,12 +10,24 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from specdec_cli.commands.options import JsonOpt, bytes_in, draft_length, layers, say
+from specdec_cli.commands.speed import (
+    SECONDS,
+    Row,
+    chances_of,
+    documents,
+    forecast_rows,
+    offers_of,
+    placing,
+    write_speed,
+)
 from specdec_cli.errors import UsageError
 from specdec_cli.settings import AUTO
 
 if TYPE_CHECKING:
     from specdec_cli.hub.pull import Located, Wanted
+    from specdec_cli.models.heads import HeadFacts
     from specdec_cli.planning.placement import Change, Fit, Machine
+    from specdec_cli.planning.request import PairRequest
 
 MAX_CHANGES = 5
 
@@ -40,6 +52,15 @@ def plan(
         str | None, typer.Option(help="Plan for a GPU with this much free memory, such as 8G; 0 for no GPU.")
     ] = None,
     ram: Annotated[str | None, typer.Option(help="Plan for this much free RAM, such as 8G.")] = None,
+    speed: Annotated[
+        bool,
+        typer.Option(
+            "--speed",
+            help="Forecast tokens/s on this machine, plain and with the draft, in each format that the repository "
+            "offers. Measures made-up weights of the same shapes for up to a minute; remembers what it measured.",
+        ),
+    ] = False,
+    again: Annotated[bool, typer.Option("--again", help="With --speed: measure again what is remembered.")] = False,
     as_json: JsonOpt = False,
 ) -> None:
     """Estimate the memory a pair needs, from its headers alone, and where its layers would go.
@@ -47,18 +68,13 @@ def plan(
     Exit code 5 if it does not fit.
     """
     from specdec_cli.errors import NoNetwork, NotHere, OutOfMemory, ProxyFailed
-    from specdec_cli.models.heads import described, own_head, own_part, read_head, refuse_as_target
     from specdec_cli.planning.placement import changes, place
     from specdec_cli.planning.plan import size_up
     from specdec_cli.planning.request import Drafting, PairRequest, Placement
     from specdec_cli.settings import LONGEST_AUTO
 
     fixed_k = draft_length(k)
-    if draft is not None and draft.endswith(".safetensors"):
-        raise UsageError(
-            "plan reads GGUF headers, and Medusa heads have none.",
-            hint="In memory they take their size in float32 (twice an F16 file), on top of the target.",
-        )
+    _check_options(draft, speed=speed, again=again, is_elsewhere=vram is not None or ram is not None)
     machine = _machine(bytes_in(vram, "--vram"), bytes_in(ram, "--ram"))
     try:
         target, draft_model = _located(model, draft)
@@ -67,6 +83,8 @@ def plan(
         if sizes is None:
             raise
         say(f"{error} Counting only the weights, with the sizes from the preset.")
+        if speed:
+            say("The speed is not forecast: that needs the headers.")
         _plan_weights(sizes, machine, as_json=as_json)
         return
     request = PairRequest(
@@ -74,18 +92,7 @@ def plan(
         Drafting("model", LONGEST_AUTO if fixed_k is None else fixed_k, auto=fixed_k is None),
         placement=Placement(n_ctx=ctx, n_ctx_draft=ctx_draft, cache_type=kv, cache_type_draft=kv_draft, n_batch=batch),
     )
-    examined, head = target.examined, None
-    refuse_as_target(examined.headers, examined.name)
-    if draft == "mtp":
-        head = own_head(examined.headers, examined.name)
-        own, rest = own_part(examined.facts, examined.headers)
-        target = replace(target, examined=replace(examined, facts=rest))
-        draft_model = replace(target, role="draft", examined=replace(examined, facts=own))
-    elif draft_model is not None:
-        theirs = draft_model.examined
-        head = read_head(theirs.headers, examined.headers, theirs.name, theirs.file)
-    if head is not None and draft_model is not None:
-        say(described(head, draft_model.examined.name))
+    target, draft_model, head = _with_head(target, draft_model, is_own=draft == "mtp")
     sized, sized_draft = size_up(
         request,
         target.examined.facts,
@@ -95,15 +102,86 @@ def plan(
     )
     fit = place(sized, sized_draft, machine, layers(ngl, "--ngl"), layers(ngl_draft, "--ngl-draft"))
     found = [] if fit.fits else changes(sized, sized_draft, machine)[:MAX_CHANGES]
+    rows: list[Row] | None = None
+    if speed:
+        placed = layers(ngl, "--ngl"), layers(ngl_draft, "--ngl-draft")
+        rows = _speed(request, model, target, draft_model, machine, placed, is_head=head is not None, again=again)
     if as_json:
-        print(json.dumps(_document(target, draft_model, fit, found, sized.context.n_ctx)))
+        document = _document(target, draft_model, fit, found, sized.context.n_ctx)
+        print(json.dumps(document | ({"speed": documents(rows)} if rows is not None else {})))
     else:
         _write(target, draft_model, fit, found, sized.context.n_ctx)
+        if rows is not None:
+            write_speed(rows)
     if not fit.fits:
         raise OutOfMemory(
             "It does not fit.",
             hint="The changes that would make it fit are listed above." if found else "Use a smaller model.",
         )
+
+
+def _check_options(draft: str | None, *, speed: bool, again: bool, is_elsewhere: bool) -> None:
+    """Raises UsageError for what cannot be planned, or measured here."""
+    if draft is not None and draft.endswith(".safetensors"):
+        raise UsageError(
+            "plan reads GGUF headers, and Medusa heads have none.",
+            hint="In memory they take their size in float32 (twice an F16 file), on top of the target.",
+        )
+    if speed and is_elsewhere:
+        raise UsageError(
+            "--speed measures this machine; --vram and --ram plan for another.", hint="Omit --speed, or both of them."
+        )
+    if again and not speed:
+        raise UsageError("--again needs --speed.", hint="Add --speed.")
+
+
+def _with_head(
+    target: "Located", draft: "Located | None", *, is_own: bool
+) -> "tuple[Located, Located | None, HeadFacts | None]":
+    """Both models as memory counts them, and what the draft is if it is a head, of its own file or the target's."""
+    from specdec_cli.models.heads import described, own_head, own_part, read_head, refuse_as_target
+
+    examined, head = target.examined, None
+    refuse_as_target(examined.headers, examined.name)
+    if is_own:
+        head = own_head(examined.headers, examined.name)
+        own, rest = own_part(examined.facts, examined.headers)
+        target = replace(target, examined=replace(examined, facts=rest))
+        draft = replace(target, role="draft", examined=replace(examined, facts=own))
+    elif draft is not None:
+        theirs = draft.examined
+        head = read_head(theirs.headers, examined.headers, theirs.name, theirs.file)
+    if head is not None and draft is not None:
+        say(described(head, draft.examined.name))
+    return target, draft, head
+
+
+def _speed(
+    request: "PairRequest",
+    model: str,
+    target: "Located",
+    draft: "Located | None",
+    machine: "Machine",
+    placed: tuple[str, str],
+    *,
+    is_head: bool,
+    again: bool,
+) -> "list[Row]":
+    """Forecasts for each format of the target; of a pair whose draft is a head the plain speed alone."""
+    from specdec_cli.forecast.costs import Costs
+    from specdec_cli.planning.plan import size_up
+    from specdec_cli.presets.resolve import looks_like_path
+    from specdec_cli.presets.schema import load_preset
+
+    if is_head:
+        say("What a head costs is not forecast; the plain speed is.")
+        draft = None
+    draft_facts = draft.examined.facts if draft is not None else None
+    fit = placing(request, draft_facts, machine, placed)
+    threads = size_up(request, target.examined.facts, draft_facts, lambda _: None)[0].context.threads
+    chances = chances_of(None if looks_like_path(model) else load_preset(model))
+    costs = Costs(threads, seconds=SECONDS, again=again)
+    return forecast_rows(offers_of(target), draft, fit, costs, chances, machine.free_bytes)
 
 
 def _located(model: str, draft: str | None) -> "tuple[Located, Located | None]":

@@ -12,9 +12,10 @@ import typer
 from specdec_cli.commands.completion import presets
 from specdec_cli.commands.help import Command, Commands
 from specdec_cli.commands.local_files import all_presets
-from specdec_cli.commands.options import JsonOpt
+from specdec_cli.commands.options import JsonOpt, waiting
 
 if TYPE_CHECKING:
+    from specdec_cli.planning.placement import Machine
     from specdec_cli.presets.schema import ModelSource, Preset
 
 
@@ -41,7 +42,19 @@ _SHARE_OF_BUFFERS = 1.15
 
 
 @presets_app.callback()
-def list_presets(context: typer.Context, *, as_json: JsonOpt = False) -> None:
+def list_presets(
+    context: typer.Context,
+    *,
+    speed: Annotated[
+        bool,
+        typer.Option(
+            "--speed",
+            help="Forecast tokens/s of the presets that are on this machine, plain and with drafts. Takes up to a "
+            "minute; specdec plan NAME --speed does the same for one that is not here.",
+        ),
+    ] = False,
+    as_json: JsonOpt = False,
+) -> None:
     """List all presets: size, whether they fit in free memory, and whether they are on this machine."""
     if context.invoked_subcommand is not None:
         return
@@ -50,11 +63,14 @@ def list_presets(context: typer.Context, *, as_json: JsonOpt = False) -> None:
     from specdec_cli.ui.table import write_table
     from specdec_cli.ui.terminal import Terminal
 
-    free = machine_now().free_bytes
+    machine = machine_now()
+    free = machine.free_bytes
     found = sorted(
         (_row(preset, free) for preset in all_presets()),
         key=lambda row: (not row["here"], row["bytes"] is None, row["bytes"] or 0, row["name"]),
     )
+    if speed:
+        _add_speeds(found, machine)
     if as_json:
         print(json.dumps({"presets": found}))
         return
@@ -65,11 +81,15 @@ def list_presets(context: typer.Context, *, as_json: JsonOpt = False) -> None:
             ("~" if row["estimated"] else "") + words.download(row["bytes"]) if row["bytes"] else "?",
             yes_no[row["fits"]],
             yes_no[row["here"]],
+            *([_speed(row["speed"])] if speed else []),
             row["description"] + (" [gated]" if row["gated"] else ""),
         )
         for row in found
     ]
-    write_table(("NAME", "SIZE", "FITS", "HERE", "PAIR"), rows, Terminal(sys.stdout, os.environ), right="SIZE")
+    headers = ("NAME", "SIZE", "FITS", "HERE", *(["TOKENS/S"] if speed else []), "PAIR")
+    write_table(headers, rows, Terminal(sys.stdout, os.environ), right="SIZE")
+    if speed:
+        print("\nTOKENS/S are forecast: plain, and with drafts at the acceptance reported of the preset, or 0.7.")
     print("\nSizes with ~ are estimates. FITS is a guess from the size alone; specdec plan NAME works it out.")
     print("Details: specdec presets NAME.")
 
@@ -88,6 +108,31 @@ def show(
         return
     for label, text in _facts(preset):
         print(printable(f"{label:14}{text}"))
+
+
+def _add_speeds(rows: list[dict[str, Any]], machine: "Machine") -> None:
+    """What can be measured in time of those that are here and fit; None for the others."""
+    from specdec_cli.commands.speed import SECONDS, speed_here
+    from specdec_cli.forecast.costs import Costs
+    from specdec_cli.planning.machine import usable_cores
+    from specdec_cli.presets.schema import load_preset
+
+    costs = Costs(usable_cores(), seconds=SECONDS)
+    with waiting() as line:
+        for row in rows:
+            row["speed"] = None
+            if row["here"] and row["fits"] is not False:
+                line.show(f"Measuring {row['name']} ...")
+                found = speed_here(load_preset(row["name"]), machine, costs)
+                row["speed"] = None if found is None else asdict(found)
+
+
+def _speed(found: dict[str, Any] | None) -> str:
+    if found is None:
+        return "-"
+    if not found["k"]:
+        return f"{found['plain']:.1f}"
+    return f"{found['plain']:.1f}, {found['tokens_per_second']:.1f} with k {found['k']}"
 
 
 def _row(preset: "Preset", free: int | None) -> dict[str, Any]:

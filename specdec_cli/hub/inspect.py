@@ -67,14 +67,20 @@ def examine_local(path: Path) -> Examined:
 
 def examine_remote(hub: Hub, model: RemoteModel) -> Examined:
     """Fetches the headers of all parts, some megabytes. Raises HubError, and ModelError for what is no model."""
-    headers, first = [], b""
-    for part in model.files.parts:
-        header, data = _header(hub, model.info, part)
-        headers.append(header)
-        first = first or data
+    headers, first = read_headers(hub, model.info, model.files)
     name = Path(model.files.path).name
     vocabulary = _vocabulary(first, headers[0], name) if needs_tokenizer(headers) else None
-    return Examined(name, model_facts(headers), vocabulary, tuple(headers))
+    return Examined(name, model_facts(headers), vocabulary, headers)
+
+
+def read_headers(hub: Hub, info: RepoInfo, files: ModelFiles) -> tuple[tuple[GgufHeader, ...], bytes]:
+    """Of all parts of a model at one commit, and the bytes of the first. Raises HubError, ModelError."""
+    headers, first = [], b""
+    for part in files.parts:
+        header, data = _header(hub, info, part)
+        headers.append(header)
+        first = first or data
+    return tuple(headers), first
 
 
 def _header(hub: Hub, info: RepoInfo, file: RemoteFile) -> tuple[GgufHeader, bytes]:

@@ -31,11 +31,13 @@ class Apart:
 
     `doing` says in a participle what is being done ("reading the tokenizer of x.gguf"); the child can be more precise
     with `step`. After `patience` seconds of computing, or a multiple of them on the clock, the child counts as hanging;
-    None waits for ever.
+    None waits for ever. `calm` is the child's (Child).
     """
 
-    def __init__(self, doing: str, *, hint: str, patience: float | None, abort: StopFlag | None = None) -> None:
-        self._doing, self._hint, self._patience, self._abort = doing, hint, patience, abort
+    def __init__(
+        self, doing: str, *, hint: str, patience: float | None, abort: StopFlag | None = None, calm: bool = True
+    ) -> None:
+        self._doing, self._hint, self._patience, self._abort, self._calm = doing, hint, patience, abort, calm
 
     def call(self, function: Callable[Args, T], *args: Args.args, **kwargs: Args.kwargs) -> T:
         """What `function` returns. It is found by its name, and it and its arguments must be picklable.
@@ -45,7 +47,7 @@ class Apart:
         """
         try:
             call = partial(_with_log, partial(function, *args, **kwargs))
-            with Child(call, patience=self._patience, stop=self._abort) as child:
+            with Child(call, patience=self._patience, stop=self._abort, calm=self._calm) as child:
                 return child.result()
         except ChildDied as died:
             log.note(died.words)

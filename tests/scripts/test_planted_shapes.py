@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from scripts.benchmarks.coded import Shape, coded, write_coded
+from scripts.benchmarks.number_formats import FORMATS
 from scripts.benchmarks.planted_shapes import BOS, FIRST_WORD, N_WORDS, PAIRS, Shapes, follows, measure, nearest_ring
 from scripts.benchmarks.rings import counted, drawn, in_theory, lengths
 from specdec_cli.llama.model import LlamaModel
@@ -16,20 +17,32 @@ from tests.planted import make_vocab
 TINY = Shapes(Shape(2, 256, 320, 4, 2), Shape(1, 192, 64, 3, 3), 600)
 
 
-def test_codes_are_signs_at_nearly_right_angles() -> None:
+@pytest.mark.parametrize("quant", FORMATS)
+def test_codes_are_signs_at_nearly_right_angles(quant: str) -> None:
     import gguf
 
-    codes = gguf.dequantize(coded(np.arange(5000), 256, 0.5), gguf.GGMLQuantizationType.Q4_0)
+    codes = gguf.dequantize(coded(np.arange(5000), 256, 0.5, FORMATS[quant]), FORMATS[quant].kind)
     assert codes.shape == (5000, 256)
     assert set(np.unique(codes)) == {-0.5, 0.5}
     angles = codes[:50] @ codes.T / 64
     assert np.abs(angles - np.eye(50, 5000)).max() < 0.5
 
 
-def test_the_next_token_is_the_one_that_follows(tmp_path: Path) -> None:
+@pytest.mark.parametrize("quant", FORMATS)
+def test_numbers_keep_the_size_of_a_vector(quant: str) -> None:
+    import gguf
+
+    matrix = gguf.dequantize(FORMATS[quant].random(512, 1024, np.random.default_rng(0)), FORMATS[quant].kind)
+    assert matrix.shape == (512, 1024)
+    assert abs(matrix.mean()) < 0.2 * matrix.std()
+    assert 0.5 < matrix.std() * np.sqrt(1024) < 2
+
+
+@pytest.mark.parametrize("quant", FORMATS)
+def test_the_next_token_is_the_one_that_follows(tmp_path: Path, quant: str) -> None:
     after = follows(TINY.n_vocab, np.arange(N_WORDS) % 3 > 0)
     assert sorted(after) == list(range(TINY.n_vocab))
-    path = write_coded(tmp_path / "x.gguf", TINY.draft, make_vocab(TINY.n_vocab), after)
+    path = write_coded(tmp_path / "x.gguf", TINY.draft, make_vocab(TINY.n_vocab), after, quant)
     tokens = [BOS, *range(FIRST_WORD, FIRST_WORD + N_WORDS)]
     with (
         LlamaModel(ModelSettings(path)) as model,
@@ -62,7 +75,7 @@ def test_acceptance_is_the_rings_to_the_token(tmp_path: Path, capsys: pytest.Cap
     out = capsys.readouterr().out
     assert out.count(" same") == 6
     kept = {path.name for path in tmp_path.iterdir()}
-    assert kept == {"tiny-target.gguf", "tiny-draft.gguf", "tiny-draft-0.6.gguf", "tiny-draft-0.8.gguf"}
+    assert kept == {"tiny-target-Q4_0.gguf", *(f"tiny-draft-Q4_0{share}.gguf" for share in ("", "-0.6", "-0.8"))}
 
 
 def test_an_automatic_length_is_chosen_and_not_the_longest(tmp_path: Path) -> None:
