@@ -13,6 +13,7 @@ from specdec_cli.commands.audit import audit
 from specdec_cli.commands.bench import bench
 from specdec_cli.commands.check import check
 from specdec_cli.commands.draft import draft_app
+from specdec_cli.commands.export import export
 from specdec_cli.commands.help import Command, Commands
 from specdec_cli.commands.local_files import list_files, rm, verify_files
 from specdec_cli.commands.plan import plan
@@ -50,6 +51,7 @@ app.command(cls=Command)(replay)
 app.command(cls=Command)(check)
 app.command(cls=Command)(pull)
 app.command(cls=Command)(plan)
+app.command(cls=Command)(export)
 app.add_typer(draft_app, name="draft")
 app.add_typer(presets_app, name="presets")
 app.command("list", cls=Command)(list_files)

@@ -25,6 +25,13 @@ def drafts(incomplete: str) -> list[str]:
     return [*(name for name in NAMED if name.startswith(incomplete)), *_files(incomplete)]
 
 
+def engines(incomplete: str) -> list[str]:
+    """Engines that a pair can be exported to."""
+    from specdec_cli.export.engines import ENGINES
+
+    return [name for name in ENGINES if name.startswith(incomplete)]
+
+
 def _files(incomplete: str) -> list[str]:
     found = sorted(glob.glob(f"{glob.escape(incomplete)}*"))
     return [
