@@ -47,8 +47,8 @@ IMPORTS = {
     "audit": "decode drafters generation bench numpy",
     "export": "errors drafters",
     "make_draft": "errors untrusted_files paths decode models llama planning lengths generation bench numpy",
-    "commands": "errors untrusted_files outputs paths signals terminal_guard settings decode models drafters llama "
-    "structured advice presets planning lengths forecast hub ui generation bench audit make_draft export typer",
+    "commands": "errors untrusted untrusted_files outputs paths signals terminal_guard settings decode models drafters "
+    "llama structured advice presets planning lengths forecast hub ui generation bench audit make_draft export typer",
     "app": "errors ui commands typer",
     "__main__": "app",
     "__init__": "",

@@ -1,5 +1,5 @@
 """The same pair for other engines: command lines and configuration files with the settings found best here.
 
-Imports: errors, drafters.
+Imports: drafters.
 Called by: commands.
 """
