@@ -63,8 +63,8 @@ class FixedLength:
         return len(draft.tokens)
 
     def observe(self, round_: Round) -> None:
-        if not round_.drafted:
+        if not round_.n_drafted_by_source:
             return
-        self._failures = 0 if round_.n_accepted else self._failures + 1
+        self._failures = 0 if round_.n_accepted_by_source else self._failures + 1
         if self._failures == self._give_up_after:
             self.off_reason = f"no draft token accepted in {self._give_up_after} drafts in a row"

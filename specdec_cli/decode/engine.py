@@ -20,6 +20,7 @@ from specdec_cli.decode.types import (
     Logits,
     Round,
     Target,
+    TextDrafter,
     to_the_end,
 )
 from specdec_cli.errors import NothingAllowed
@@ -49,6 +50,8 @@ def generate(
     """
     if isinstance(drafter, HiddenDrafter) and drafter.wants_hidden and isinstance(target, HiddenTarget):
         target = _WithHidden(target)
+    goes_ahead = isinstance(drafter, TextDrafter) and drafter.needs_only_text
+    is_unweighed = length.more is to_the_end and strict is None  # else each token of a pass has its price
     tokens = Tokens(prompt)
     rule.law.begin(tokens)
     length.begin(len(tokens))
@@ -61,12 +64,16 @@ def generate(
         # The target adds a token of its own, so a draft may fill all but one of the places left.
         room = 0 if is_first else limit - len(tokens) - 1
         forced = rule.law.forced(tokens, room)
-        k = len(forced) if forced or is_first else length.next(len(tokens), room)
+        k = len(forced)
+        if not forced and not is_first:
+            k = length.next(len(tokens), room)
+        elif forced and is_unweighed and goes_ahead and not ends(forced[-1]):
+            k += length.next(len(tokens) + k, min(room, rule.law.most_forced) - k)
         if strict is not None and k > 0:
             k = strict.longest_draft(target, tokens, k)
         asked = clock()
-        draft = Draft(forced[:k], source=FORCED) if forced else _proposed(drafter, length, rule, tokens, k)
-        if draft.tokens and length.more is to_the_end and strict is None:  # else each token of a pass is weighed
+        draft = _behind(forced[:k], _proposed(drafter, length, rule, tokens.then(forced), k - len(forced)))
+        if draft.tokens and is_unweighed:
             draft = _with_forced(draft, rule.law, tokens, room)
             k = max(k, len(draft.tokens))
         drafted = clock()
@@ -91,17 +98,18 @@ def generate(
             logprobs=found,
             source=draft.source,
             n_forced=draft.n_forced,
+            n_forced_first=draft.n_forced_first,
             confidences=() if forced else tuple(length.confidences),
             n_beside=len(draft.beside.tokens) if draft.beside is not None else 0,
         )
         if is_end:
             round_ = round_.ending_after(len(new))
-        if not forced:
+        if draft.source != FORCED:
             length.observe(round_)
         # A round without room for a draft asks nobody, but what is off stays off.
         off_reason = draft.off_reason or length.off_reason or off_reason
         if off_reason is not None:
-            round_ = replace(round_, k=k if forced else 0, off_reason=off_reason)
+            round_ = replace(round_, k=min(k, len(forced)), off_reason=off_reason)
         is_first = False
         began = ended
         yield round_
@@ -139,10 +147,20 @@ def _usable(draft: Draft, k: int, n_shared: int) -> Draft:
 
 def _proposed(drafter: Drafter, length: DraftLength, rule: Rule, tokens: Tokens, k: int) -> Draft:
     """What the drafter proposes, as far as it is worth verifying: at most `k` tokens."""
-    if k == 0:
+    if k <= 0:
         return Draft()
     draft = _usable(drafter.propose(tokens, k, length.more), k, rule.law.n_shared)
     return _beginning(draft, length.keep(draft)) if draft.tokens and rule.keeps_text else draft
+
+
+def _behind(forced: tuple[int, ...], draft: Draft) -> Draft:
+    """The draft behind what the grammar forces ahead of it. Branches would grow from another place."""
+    if not forced:
+        return draft
+    if not draft.tokens:
+        return Draft(forced, off_reason=draft.off_reason, source=FORCED)
+    probs = None if draft.probs is None else (*map(certain, forced), *draft.probs)
+    return replace(draft, tokens=(*forced, *draft.tokens), probs=probs, n_forced_first=len(forced), beside=None)
 
 
 def _with_forced(draft: Draft, law: Law, tokens: Tokens, room: int) -> Draft:

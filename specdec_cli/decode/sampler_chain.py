@@ -6,7 +6,7 @@ may come. Target and draft obey the same law, each with its own logits and the p
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from copy import copy
 
 import numpy as np
@@ -46,7 +46,7 @@ class Law:
         self._amounts = np.array(list(self._bias.values()), np.float32)
         self._breakers = breakers
         self._grammar = grammar
-        self._most_forced = most_forced
+        self.most_forced = most_forced
         self._answer_begins = 0
 
     def with_params(self, params: SamplingParams) -> "Law":
@@ -63,7 +63,7 @@ class Law:
 
     def only(self, tokens: Sequence[int]) -> int | None:
         """The token that the grammar forces after `tokens`, if it is known that no other may come."""
-        if self._grammar is None or not self._most_forced:
+        if self._grammar is None or not self.most_forced:
             return None
         token = self._grammar.only(Tokens.of(tokens), self._answer_begins)
         return token if token is not None and token < self.n_shared and token not in self._bias else None
@@ -72,10 +72,20 @@ class Law:
         """The tokens that the grammar forces after `tokens`, one after the other: at most `room`, and with `n_drafted`
         before them no more than a pass has rows for."""
         text = Tokens.of(tokens)
-        most = min(room, self._most_forced - n_drafted)
+        most = min(room, self.most_forced - n_drafted)
         while len(text) < len(tokens) + most and (token := self.only(text)) is not None:
             text = text.then((token,))
         return tuple(text[len(tokens) :])
+
+    def may_end(self, tokens: Sequence[int], end_tokens: Collection[int]) -> bool | None:
+        """Whether the grammar lets the text end after `tokens`; None without a grammar."""
+        if self._grammar is None:
+            return None
+        try:
+            ids = np.array(sorted(end_tokens), np.intp)
+            return bool(self._grammar.allowed(Tokens.of(tokens), self._answer_begins, ids).any())
+        except NothingAllowed:
+            return False
 
     def adjusted(self, row: Row, tokens: Sequence[int]) -> Row:
         """The row after `tokens` without padding, with bias, bans, penalties and DRY, shape [n_shared]."""

@@ -80,11 +80,10 @@ class RunStats:
             self.accepted_per_position[i] += i < round_.n_accepted
 
     def _count_source(self, round_: Round) -> None:
-        """Drafts whose drafter gives no name are in the sums only. What a grammar forces behind a draft is its own."""
-        n_own = round_.n_drafted_by_source
-        n_accepted = min(round_.n_accepted, n_own)
+        """Drafts whose drafter gives no name are in the sums only. What a grammar forces beside a draft is its own."""
+        n_own, n_accepted = round_.n_drafted_by_source, round_.n_accepted_by_source
         self._count(round_.source, n_own, n_accepted)
-        self._count(FORCED, round_.n_forced, round_.n_accepted - n_accepted)
+        self._count(FORCED, len(round_.drafted) - n_own, round_.n_accepted - n_accepted)
 
     def _count(self, source: str, n_drafted: int, n_accepted: int) -> None:
         if source and n_drafted:

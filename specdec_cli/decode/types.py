@@ -61,8 +61,8 @@ class Draft:
     (looked up, or the likeliest), so q is one-hot. `off_reason` says why this drafter will propose
     nothing from here on; an empty draft without one only means "nothing this time". `source` names
     the one who drafted, where several take turns. `beside` is what the drafter wants to learn from
-    the pass that verifies the draft; an empty draft may have it too. The last `n_forced` tokens are not
-    the drafter's: a grammar forces them behind it.
+    the pass that verifies the draft; an empty draft may have it too. The first `n_forced_first` tokens
+    and the last `n_forced` are not the drafter's: a grammar forces them before and after it.
     """
 
     tokens: tuple[int, ...] = ()
@@ -71,6 +71,7 @@ class Draft:
     source: str = ""
     beside: Branches | None = None
     n_forced: int = 0
+    n_forced_first: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +93,8 @@ class Round:
     `logprobs` has one entry per emitted token if they were asked for. `source` is the draft's.
     `n_beside` tokens of a tree were evaluated in the same pass. `confidences` are how sure the drafter was of each
     token that it drafted, those that were not verified included, where lengths were chosen by that.
-    The last `n_forced` of `drafted` were forced by a grammar behind the draft.
+    The first `n_forced_first` of `drafted` and the last `n_forced` were forced by a grammar, before and after the
+    draft. A round in which nothing else was drafted has the source "grammar" instead.
     Times are seconds: `draft_seconds` inside the drafter, `verify_seconds` inside the target's
     pass, `seconds` the whole time since the previous round ended (its consumer included).
     """
@@ -111,11 +113,17 @@ class Round:
     source: str = ""
     confidences: tuple[float | None, ...] = ()
     n_forced: int = 0
+    n_forced_first: int = 0
 
     @property
     def n_drafted_by_source(self) -> int:
         """How many of `drafted` are the drafter's own."""
-        return len(self.drafted) - self.n_forced
+        return len(self.drafted) - self.n_forced_first - self.n_forced
+
+    @property
+    def n_accepted_by_source(self) -> int:
+        """How many of these are accepted."""
+        return min(max(self.n_accepted - self.n_forced_first, 0), self.n_drafted_by_source)
 
     @property
     def tokens(self) -> tuple[int, ...]:
@@ -137,7 +145,8 @@ class Round:
             self,
             drafted=self.drafted[:n] if is_cut else self.drafted,
             n_accepted=min(n, self.n_accepted),
-            n_forced=max(0, n - self.n_drafted_by_source) if is_cut else self.n_forced,
+            n_forced_first=min(n, self.n_forced_first) if is_cut else self.n_forced_first,
+            n_forced=max(0, n - len(self.drafted) + self.n_forced) if is_cut else self.n_forced,
             own=None if is_cut else self.own,
             finish="stop",
             logprobs=self.logprobs[:n],
@@ -263,3 +272,12 @@ class HiddenDrafter(Drafter, Protocol):
     def wants_hidden(self) -> bool:
         """Whether the target's passes are to give them."""
         ...
+
+
+@runtime_checkable
+class TextDrafter(Drafter, Protocol):
+    """A drafter that may need nothing but the text, so that it can draft behind tokens that the target has not
+    evaluated."""
+
+    @property
+    def needs_only_text(self) -> bool: ...

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from specdec_cli.decode.coupled import Drawn, Rule
+from specdec_cli.decode.sampler_chain import certain
 from specdec_cli.decode.sampling import Row, argmax, checked, probability
 from specdec_cli.decode.tokens import Tokens
 from specdec_cli.decode.types import Distribution, Draft, More, to_the_end
@@ -21,14 +22,19 @@ class DrawLoop:
     where the rule allows nothing that the network knows.
 
     Once the network has failed there are no more drafts, and `failure` says why: a draft never ends a run.
+
+    With `skips_forced` the network is not asked where a grammar leaves one token: it reads those with the next one.
     """
 
-    def __init__(self, who: str, rule: Rule, end_tokens: frozenset[int], *, p_min: float = 0.0) -> None:
+    def __init__(
+        self, who: str, rule: Rule, end_tokens: frozenset[int], *, p_min: float = 0.0, skips_forced: bool = False
+    ) -> None:
         self.failure: str | None = None
         self._who = who
         self._rule = rule
         self._end_tokens = end_tokens
         self._p_min = p_min
+        self._skips_forced = skips_forced
 
     def draft(self, context: Tokens, end: int, more: More, next_row: Callable[[Tokens], NextRow | None]) -> Draft:
         """What may follow `context`, up to `end` tokens with it. `next_row` gives the logits after the tokens so far,
@@ -41,27 +47,46 @@ class DrawLoop:
         return Draft(off_reason=self.failure)
 
     def _drawn(self, context: Tokens, end: int, more: More, next_row: Callable[[Tokens], NextRow | None]) -> Draft:
-        start, probs, rule = len(context), list[Distribution](), self._rule
+        start, probs = len(context), list[Distribution]()
         wants_confidence = more is not to_the_end
         for _ in range(end - start):
-            found = next_row(context)
-            if found is None:
-                break
-            row, taught = found
-            try:
-                drawn = rule.draw(row, context, start, wants_confidence=wants_confidence and taught is None)
-            except NothingAllowed:
-                checked(row)  # a network that gives no numbers at all has failed
+            drawn = self._forced(context) or self._drawn_next(context, start, next_row, wants_confidence)
+            if drawn is None:
                 break
             token, q, confidence = drawn
-            if self._p_min > 0 and self._is_unsure(row, taught, context, drawn):
-                break
             context = context.then((token,))
             if q is not None:
                 probs.append(q)
-            if not more(confidence if taught is None else taught) or token in self._end_tokens:
+            if not more(confidence) or token in self._end_tokens:
                 break
         return Draft(tuple(context[start:]), probs=tuple(probs) if probs else None)
+
+    def _forced(self, context: Tokens) -> Drawn | None:
+        """The one token that the grammar leaves; None if there are more, or if none is skipped."""
+        if not self._skips_forced:
+            return None
+        try:
+            token = self._rule.law.only(context)
+        except NothingAllowed:
+            return None
+        return None if token is None else Drawn(token, None if self._rule.keeps_text else certain(token), 1.0)
+
+    def _drawn_next(
+        self, context: Tokens, start: int, next_row: Callable[[Tokens], NextRow | None], wants_confidence: bool
+    ) -> Drawn | None:
+        """The network's next token; None where the draft ends before it."""
+        found = next_row(context)
+        if found is None:
+            return None
+        row, taught = found
+        try:
+            drawn = self._rule.draw(row, context, start, wants_confidence=wants_confidence and taught is None)
+        except NothingAllowed:
+            checked(row)  # a network that gives no numbers at all has failed
+            return None
+        if self._p_min > 0 and self._is_unsure(row, taught, context, drawn):
+            return None
+        return drawn if taught is None else drawn._replace(confidence=taught)
 
     def _is_unsure(self, row: Row, taught: float | None, context: Tokens, drawn: Drawn) -> bool:
         if taught is not None:

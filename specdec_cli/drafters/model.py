@@ -15,10 +15,11 @@ class ModelDrafter:
     """
 
     name = "model"
+    needs_only_text = True
 
     def __init__(self, session: Target, rule: Rule, end_tokens: frozenset[int], *, p_min: float = 0.0) -> None:
         self._session = session
-        self._loop = DrawLoop("the draft model", rule, end_tokens, p_min=p_min)
+        self._loop = DrawLoop("the draft model", rule, end_tokens, p_min=p_min, skips_forced=True)
 
     def propose(self, tokens: Sequence[int], k: int, more: More = to_the_end) -> Draft:
         n_ctx = self._session.n_ctx

@@ -108,6 +108,64 @@ def test_what_the_grammar_forces_behind_a_draft_is_not_the_drafters() -> None:
     assert found[1].ending_after(2).n_forced == 1
 
 
+def test_a_draft_goes_on_behind_what_the_grammar_forces() -> None:
+    class SaysAfter(Says):
+        needs_only_text = True
+
+    rule = rule_by('start: "aa" ("b" | "d") ("b" | "d") "aa" ("b" | "d")*')
+    found = rounds(rule, SaysAfter(B), k=1)
+    stats = RunStats()
+    for round_ in found:
+        stats.add(round_)
+    assert found[0].tokens == (A,)
+    assert found[1].drafted == (A, B)
+    assert (found[1].n_forced_first, found[1].n_drafted_by_source, found[1].k) == (1, 1, 2)
+    assert found[1].tokens == (A, B, B)
+    assert stats.drafted_by_source["ngram"] == stats.accepted_by_source["ngram"]
+    assert (found[1].ending_after(1).n_forced_first, found[1].ending_after(1).n_drafted_by_source) == (1, 0)
+    assert written(found) == written(rounds(rule, NoDrafter(), 0))
+    assert not any(r.n_forced_first for r in rounds(rule, Says(B), k=1)), "it may need more than the text"
+
+
+def test_a_wrong_draft_behind_forced_tokens_counts_as_wrong() -> None:
+    class SaysAfter(Says):
+        needs_only_text = True
+
+    rule = rule_by('start: ("b" | "d") ("a" ("b" | "d")){5}')
+    length = FixedLength(1, give_up_after=2)
+    found = list(
+        generate(
+            Likes(B),
+            SaysAfter(D),
+            length,
+            rule,
+            [1, 1],
+            max_tokens=12,
+            ends=lambda token: token == END,
+            clock=time.perf_counter,
+        )
+    )
+    assert length.off_reason is not None
+    wrong = [r for r in found if r.n_forced_first]
+    assert wrong
+    assert {r.n_accepted_by_source for r in wrong} == {0}
+
+
+def test_a_draft_model_is_not_asked_for_what_is_forced() -> None:
+    asked: list[int] = []
+
+    class Counts(Likes):
+        def score(self, tokens: Sequence[int], n_last: int) -> Logits:
+            asked.append(len(tokens))
+            return super().score(tokens, n_last)
+
+    rule = rule_by('start: ("b" | "d") "aa" ("b" | "d") "a"')
+    rule.law.begin(Tokens([1, 1]))
+    draft = ModelDrafter(Counts(B), rule, frozenset({END})).propose(Tokens([1, 1]), 5)
+    assert draft.tokens == (B, A, A, B, A)
+    assert asked == [2, 5]
+
+
 def test_a_question_costs_what_is_new_of_the_text(monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[int] = []
     plain = Tokens.__getitem__

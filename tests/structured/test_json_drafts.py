@@ -129,14 +129,26 @@ def test_what_the_schema_forces_takes_no_pass_of_its_own(smollm2: Json) -> None:
     assert sum(len(r.tokens) for r in rounds) > 2 * len(rounds)
 
 
-def test_behind_a_draft_comes_what_it_forces(smollm2: Json) -> None:
-    """A draft of one token that opens or ends a value brings the next key with it."""
+def test_before_and_behind_a_draft_comes_what_is_forced(smollm2: Json) -> None:
+    """A draft of one token that ends a value has the quotation mark before it and the next key behind it."""
     rule = SharedNoise(smollm2.law(SamplingParams(temperature=0), most_forced=16), seed=0)
     drafted = [r for r in smollm2.rounds(rule, 1) if r.source != FORCED and len(r.drafted) > 1]
-    assert drafted
-    assert all(r.n_forced == len(r.drafted) - 1 for r in drafted)
-    assert all(r.k == len(r.drafted) for r in drafted)
+    assert all(r.n_drafted_by_source == 1 for r in drafted)
+    assert all(r.k == len(r.drafted) <= 16 for r in drafted)
+    assert any(r.n_forced_first for r in drafted)
+    assert any(r.n_forced for r in drafted)
+    assert all(r.n_accepted >= r.n_forced_first for r in drafted)
     assert any(r.n_accepted == len(r.drafted) for r in drafted)
+
+
+def test_the_draft_goes_on_where_the_schema_leaves_a_choice(smollm2: Json) -> None:
+    """In the same pass: fewer passes than with either of the two alone."""
+    params = SamplingParams(temperature=0)
+    alone = len(smollm2.rounds(SharedNoise(smollm2.law(params), seed=0), 4))
+    forced = SharedNoise(smollm2.law(params, most_forced=16), seed=0)
+    both = len(smollm2.rounds(forced, 4))
+    assert both < alone
+    assert both < len(smollm2.rounds(forced, 0))
 
 
 @pytest.mark.parametrize("rule", [TokenRejection, BlockRejection])
@@ -145,3 +157,5 @@ def test_json_by_the_other_rules_is_json_too(smollm2: Json, rule: type[TokenReje
     rounds = smollm2.rounds(rule(law, seed=3), 4)
     assert_person(smollm2.text([token for r in rounds for token in r.tokens]))
     assert all(r.n_accepted == len(r.drafted) for r in rounds if r.source == FORCED)
+    assert any(r.n_forced_first for r in rounds)
+    assert all(r.n_accepted >= r.n_forced_first for r in rounds)

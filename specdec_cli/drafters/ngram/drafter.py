@@ -32,6 +32,7 @@ class NgramDrafter:
     """
 
     name = "ngram"
+    needs_only_text = True
 
     def __init__(
         self,
