@@ -1,7 +1,7 @@
 """Warnings and notes about a pair or a run."""
 
 from specdec_cli.decode.stats import RunStats
-from specdec_cli.decode.types import Round
+from specdec_cli.decode.types import FinishReason, Round
 from specdec_cli.models.memory import ModelFacts
 
 BREAK_EVEN_RATIO = 5.0
@@ -47,6 +47,21 @@ def strict_notes(longest: int | None, noise: float, n_settled: int) -> list[str]
             "as single-token passes."
         ]
     return []
+
+
+def cut_notes(finish: FinishReason, limit: int | None, grammar: str) -> list[str]:
+    """That a text with a grammar (a JSON schema, a regular expression) ended before it was complete."""
+    ends: dict[FinishReason, tuple[str, str]] = {
+        "length": (f"by -n {limit}", "-n"),
+        "context": ("at the end of the context", "--ctx"),
+    }
+    if finish not in ends:
+        return []
+    (where, option), missing = (
+        ends[finish],
+        "is not valid JSON" if "JSON" in grammar else f"does not match the {grammar}",
+    )
+    return [f"The answer was cut off {where} and {missing}. Use a larger {option}."]
 
 
 def run_notes(stats: RunStats, drafter: str) -> list[str]:

@@ -15,13 +15,15 @@ from specdec_cli.ui.view import View
 
 @dataclass
 class Answer:
-    """What came out. `error` is what ended it early: the user's signal, or a failure."""
+    """What came out. `error` is what ended it early: the user's signal, or a failure. `is_complete` says whether the
+    text is all that its grammar asks for; None without a grammar."""
 
     finish: FinishReason = "length"
     stats: RunStats = field(default_factory=RunStats)
     logprobs: list[TokenLogprob] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     error: SpecdecError | None = None
+    is_complete: bool | None = None
 
 
 def follow(
@@ -30,13 +32,13 @@ def follow(
     view: View,
     trace: Trace,
     drafter: str,
-    count: Callable[[RunStats], None],
+    close: Callable[[Answer], list[str]],
 ) -> Answer:
     """Show every round as it comes; the text so far and the summary are kept whatever ends it.
 
-    `reply` makes text of them and ends the answer at a stop string; `count` adds to the statistics, at the end, what
-    only the sessions know. An interruption or a failure of a model ends the answer like an end token does, and is found
-    in it.
+    `reply` makes text of them and ends the answer at a stop string; `close` adds to the answer, at the end, what only
+    the pair knows, and returns notes on it. An interruption or a failure of a model ends the answer like an end token
+    does, and is found in it.
     """
     answer = Answer()
     try:
@@ -55,9 +57,9 @@ def follow(
         answer.finish, answer.error = "interrupt", Interrupted(signal.SIGINT)
     except SpecdecError as error:
         answer.finish, answer.error = ("interrupt" if isinstance(error, Interrupted) else "error"), error
-    count(answer.stats)
+    late = close(answer)
     spans = reply.close()
-    late = [note for note in run_notes(answer.stats, drafter) if note not in answer.notes]
+    late += [note for note in run_notes(answer.stats, drafter) if note not in answer.notes]
     answer.notes += late
     view.finish(spans, answer.stats, answer.finish, late)
     trace.end(answer.stats, answer.finish, spans)

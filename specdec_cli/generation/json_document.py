@@ -17,7 +17,10 @@ from specdec_cli.llama.versions import versions as llama_versions
 
 
 def run_document(pair: Pair, written: Written, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """What `run --json` prints. `origins` has one entry per token id; times are in seconds, sizes in bytes."""
+    """What `run --json` prints. `origins` has one entry per token id; times are in seconds, sizes in bytes.
+
+    `grammar_complete` says whether the text may end there by its grammar: null without one, or after a stop string.
+    """
     answer, reply = written.answer, written.reply
     return {
         "text": reply.text,
@@ -25,6 +28,7 @@ def run_document(pair: Pair, written: Written, settings: Mapping[str, Any]) -> d
         "origins": reply.origins,
         "logprobs": [_logprob(pair, one) for one in answer.logprobs] or None,
         "finish_reason": answer.finish,
+        "grammar_complete": answer.is_complete,
         "prompt_tokens": written.prompt_tokens,
         "notes": answer.notes,
         "settings": settings,

@@ -40,6 +40,7 @@ from specdec_cli.planning.request import Drafting, PairRequest, Placement
 from specdec_cli.planning.trials import try_context, try_files
 from specdec_cli.settings import AUTO, LONGEST_AUTO, ContextSettings, Length, ModelSettings
 from specdec_cli.structured.compiler import checking
+from specdec_cli.structured.source import Kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +81,7 @@ class Pair:
     these models' memories forbid drafting; texts that `store` is told to keep are saved when the pair is closed;
     `predicted` is what the answer is said to repeat.
     `learned` is known of the pair where draft lengths are chosen by cost. With `trust`, further contexts need no trial.
+    `grammar` says in which language a grammar was given, if one was.
     """
 
     target: OpenModel
@@ -93,6 +95,7 @@ class Pair:
     predicted: tuple[int, ...] = ()
     learned: Learned | None = None
     trust: bool = False
+    grammar: Kind | None = None
 
     @property
     def rule(self) -> Rule:
@@ -173,6 +176,7 @@ def open_pair(request: PairRequest, *, say: Say, abort: AbortFlag) -> Iterator[P
             _open_store(drafting.ngram_store, target.model, say, stack),
             tuple(more_ids(target.model, predicted, parse_special=False)) if predicted else (),
             trust=placement.trust,
+            grammar=grammar.kind if grammar is not None else None,
         )
         if drafting.auto and held_back is None:
             opened = replace(opened, learned=stack.enter_context(_learned(opened, plan, drafting.head)))

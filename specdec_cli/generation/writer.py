@@ -4,13 +4,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from specdec_cli.decode.stats import RunStats
+from specdec_cli.advice import cut_notes
 from specdec_cli.decode.text_stream import Reply
 from specdec_cli.generation.answer import Answer, follow
 from specdec_cli.generation.chat import Conversation
 from specdec_cli.generation.pair import OpenHead, OpenModel, Pair
 from specdec_cli.generation.prompts import check_prompt
 from specdec_cli.generation.trace import Trace
+from specdec_cli.structured.source import NAMES
 from specdec_cli.ui.view import Header, ModelLine, View
 
 
@@ -63,10 +64,16 @@ class Writer:
         opened = (pair.target, pair.draft)
         before = [o.session.evaluation if o is not None else None for o in opened]
 
-        def count(stats: RunStats) -> None:
-            stats.target, stats.draft = (
+        def close(answer: Answer) -> list[str]:
+            answer.stats.target, answer.stats.draft = (
                 o.session.evaluation.since(b) if o is not None and b is not None else None
                 for o, b in zip(opened, before, strict=True)
+            )
+            if pair.grammar is None or reply.stopped_by_string:
+                return []
+            answer.is_complete = pair.rule.law.may_end([*prompt, *reply.tokens], pair.end_tokens)
+            return (
+                cut_notes(answer.finish, self._limits.max_tokens, NAMES[pair.grammar]) if not answer.is_complete else []
             )
 
         reply = Reply(pair.target.model.token_bytes, end_tokens=pair.end_tokens, stop_strings=self._limits.stop_strings)
@@ -79,7 +86,7 @@ class Writer:
             n_logprobs=self._n_logprobs,
         )
         with self._open_view(header) as view:
-            answer = follow(rounds, reply, view, self._trace, pair.decoding.drafter.name, count)
+            answer = follow(rounds, reply, view, self._trace, pair.decoding.drafter.name, close)
         if pair.store is not None:
             pair.store.keep([*prompt, *reply.tokens])
         return Written(answer, reply, len(prompt))

@@ -1,9 +1,16 @@
 """What the user wants the text to keep to, as given."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 Kind = Literal["gbnf", "json-schema", "regex", "lark"]
+NAMES: Mapping[Kind, str] = {
+    "gbnf": "grammar",
+    "json-schema": "JSON schema",
+    "regex": "regular expression",
+    "lark": "Lark grammar",
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ FIELDS: dict[str, Any] = {
     "origins": list[str],
     "logprobs": None,
     "finish_reason": str,
+    "grammar_complete": None,
     "prompt_tokens": int,
     "notes": list[str],
     "settings": dict,
