@@ -7,7 +7,7 @@ remembered.
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache, partial
 from importlib.metadata import version
@@ -21,7 +21,8 @@ from specdec_cli.errors import NothingAllowed, UsageError
 from specdec_cli.marks import is_marked, mark
 from specdec_cli.structured.json_schema import checked_schema
 from specdec_cli.structured.masks import TokenMasks, parser_limits
-from specdec_cli.structured.source import GrammarSource, Kind
+from specdec_cli.structured.refusals import in_words
+from specdec_cli.structured.source import NAMES, GrammarSource
 from specdec_cli.structured.tokenizer import END_OF_BYTES, byte_tokenizer
 
 LONGEST = 1_000_000
@@ -29,12 +30,6 @@ LONGEST = 1_000_000
 _MARKS = "compiled"
 _MAX_REMEMBERED = 2000
 _LONGEST_REASON = 300
-_NAMES: Mapping[Kind, str] = {
-    "gbnf": "grammar",
-    "json-schema": "JSON schema",
-    "regex": "regular expression",
-    "lark": "Lark grammar",
-}
 
 
 class GrammarCheck:
@@ -52,11 +47,12 @@ class GrammarCheck:
             reason = child.result()
         except ChildDied as died:
             if died.was_too_slow:
-                reason = f"compiling it takes more than {PATIENCE_SECONDS:.0f} seconds to compile"
+                reason = f"compiling it takes more than {PATIENCE_SECONDS:.0f} seconds"
             else:
                 reason = "it crashes llguidance: it is nested too deeply, or too large"
         if reason:
-            raise _refusal(self._source, reason)
+            is_schema = self._source.kind == "json-schema"
+            raise _refusal(self._source, in_words(checked_schema(self._source.text), reason) if is_schema else reason)
         mark(_MARKS, [self._key], most=_MAX_REMEMBERED)
 
 
@@ -121,7 +117,7 @@ def translated(source: GrammarSource) -> str:
 
 def _refusal(source: GrammarSource, reason: str) -> UsageError:
     reason = " ".join(reason.split()).rstrip(".")[:_LONGEST_REASON]
-    name = _NAMES[source.kind]
+    name = NAMES[source.kind]
     return UsageError(f"Unsupported or invalid {name}: {reason}.", hint=f"Change the {name}, or omit it.")
 
 

@@ -7,7 +7,7 @@ properties that may be counted twice.
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from decimal import Decimal
 from math import prod
 from typing import Any
@@ -36,6 +36,7 @@ _NUMBERS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multi
 _UNWRITABLE = re.compile(r"[\x00-\x07\x0b\x0e-\x1f\x7f]")
 """Characters that JSON writes with \\u alone, which the compiler forbids."""
 _DEEPEST = 100
+_LONGEST_POINTER = 150
 
 
 class SchemaError(ValueError):
@@ -43,10 +44,17 @@ class SchemaError(ValueError):
 
 
 def checked_schema(text: str) -> Schema:
-    """The schema in `text` (JSON, perhaps inside OpenAI's wrapper), ready for llguidance. Raises SchemaError."""
+    """The schema in `text` (JSON, perhaps inside OpenAI's wrapper), ready for llguidance.
+
+    Raises SchemaError, which begins with the JSON pointer of the part that cannot be kept, unless that is the root.
+    """
     root = _unwrapped(_parsed(text))
+    if root is False:
+        raise SchemaError("false allows no value")
+    if root is True:
+        return {}
     if not isinstance(root, dict):
-        raise SchemaError("a schema must be an object")
+        raise SchemaError("a schema must be an object, true or false")
     if "x-guidance" in root:
         raise SchemaError("x-guidance would change its meaning")
     _Checked(root).check()
@@ -92,35 +100,42 @@ class _Checked:
     def __init__(self, root: Schema) -> None:
         self._root = root
         self._seen: set[int] = set()
-        self._referred_to: list[Any] = []
+        self._referred_to: list[tuple[str, Any]] = []
         self._factors: set[Decimal] = set()
 
     def check(self) -> None:
-        self._check_keywords(self._root, foreign=tuple(key for key in _ELSEWHERE if key != "$id"))
-        self._walk(self._root, 0)
+        self._walk("#", self._root, 0)
         while self._referred_to:
-            self._walk(self._referred_to.pop(), 0)
+            self._walk(*self._referred_to.pop(), 0)
         self._check_factors()
 
-    def _walk(self, schema: Any, depth: int) -> None:
+    def _walk(self, where: str, schema: Any, depth: int) -> None:
+        """Checks the part at the JSON pointer `where`, and all inside it."""
         if isinstance(schema, bool) or id(schema) in self._seen:
             return
         if depth > _DEEPEST:
             raise SchemaError(f"it is nested deeper than {_DEEPEST}")
+        try:
+            self._check_part(schema)
+        except SchemaError as error:
+            raise SchemaError(located(where, str(error))) from error
+        self._seen.add(id(schema))
+        for part, inner in parts(schema):
+            self._walk(f"{where}/{part}", inner, depth + 1)
+
+    def _check_part(self, schema: Any) -> None:
         if not isinstance(schema, dict):
             raise SchemaError(f"a schema must be an object, not {json.dumps(schema)[:100]}")
-        self._seen.add(id(schema))
-        if schema is not self._root:
-            self._check_keywords(schema, foreign=_ELSEWHERE)
+        self._check_keywords(schema)
         self._rewrite_patterns(schema)
         if "$ref" in schema:
-            self._referred_to.append(self._target(str(schema["$ref"])))
-        for inner in _inner(schema):
-            self._walk(inner, depth + 1)
+            reference = str(schema["$ref"])
+            self._referred_to.append((reference, self._target(reference)))
 
-    def _check_keywords(self, schema: Schema, *, foreign: Sequence[str]) -> None:
+    def _check_keywords(self, schema: Schema) -> None:
+        foreign = [key for key in _ELSEWHERE if key != "$id" or schema is not self._root]
         if unkept := [key for key in (*foreign, *_OF_DRAFT_3) if key in schema]:
-            raise SchemaError(f"{', '.join(unkept)} not supported")
+            raise SchemaError(unsupported(unkept))
         if "draft-03" in str(schema.get("$schema", "")):
             raise SchemaError("draft 3 is not supported")
         if schema.get("uniqueItems") is False:
@@ -174,17 +189,28 @@ class _Checked:
         return found
 
 
-def _inner(schema: Schema) -> Iterator[Any]:
-    """The schemas inside a schema."""
+def parts(schema: Schema) -> Iterator[tuple[str, Any]]:
+    """The schemas right inside a schema, each with what its JSON pointer has more than that of `schema`."""
     for key in _MAPS:
         if isinstance(schema.get(key), dict):
-            yield from schema[key].values()
-    for key in _LISTS:
+            for name, inner in schema[key].items():
+                yield f"{key}/{name.replace('~', '~0').replace('/', '~1')}", inner
+    for key in (*_LISTS, *_ONES):
         if isinstance(schema.get(key), list):
-            yield from schema[key]
-    for key in _ONES:
-        if key in schema:
-            yield from schema[key] if isinstance(schema[key], list) else [schema[key]]
+            yield from ((f"{key}/{i}", inner) for i, inner in enumerate(schema[key]))
+        elif key in _ONES and key in schema:
+            yield key, schema[key]
+
+
+def unsupported(keywords: Iterable[str]) -> str:
+    """That they are."""
+    names = sorted(keywords)
+    return f"keyword{'s' * (len(names) > 1)} not supported: {', '.join(names)}"
+
+
+def located(where: str, reason: str) -> str:
+    """The reason, with the JSON pointer of the part that it is about, unless that is the root."""
+    return reason if where == "#" else f"{where[:_LONGEST_POINTER]}: {reason}"
 
 
 def _unkept_value(value: Any) -> str:

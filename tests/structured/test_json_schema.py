@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +107,9 @@ KEPT: dict[str, Any] = {
     },
     "a date": {"type": "string", "format": "date", "pattern": "^2"},
     "names are no keywords": {"type": "object", "properties": {"not": {"type": "string"}, "$ref": {"const": 3}}},
+    "anything": True,
+    "a property of any value": {"type": "object", "properties": {"a": True}, "required": ["a"]},
+    "a property of no value": {"type": "object", "properties": {"a": False}},
     "values are no schemas": {"enum": [{"pattern": "[[:alpha:]]", "$ref": "nowhere"}]},
 }
 
@@ -153,8 +157,10 @@ REFUSED = {
     '{"type": "integer", "multipleOf": 1e300}': "multipleOf is not supported here: a number",
     '{"enum": ["a", "\\u0001"]}': "enum is not supported here: a string holds a control character",
     '{"const": "\\ud800"}': "surrogate",
-    '{"items": 3}': "a schema must be an object, not 3",
-    "[1]": "a schema must be an object",
+    '{"items": 3}': "#/items: a schema must be an object, not 3",
+    "[1]": "a schema must be an object, true or false",
+    "false": "false allows no value",
+    '{"name": "never", "schema": false}': "false allows no value",
     "{": "it is not JSON",
     '{"items":' * 5000 + "{}" + "}" * 5000: "nested deeper",
 }
@@ -167,6 +173,28 @@ def test_what_cannot_be_kept_is_refused_by_name(schema: str) -> None:
     except UsageError as error:
         refusal = str(error)
     assert REFUSED[schema] in refusal
+
+
+@pytest.mark.parametrize(
+    ("schema", "refusal"),
+    [
+        ({"uniqueItems": True}, "keyword not supported: uniqueItems"),
+        ({"properties": {"a/b": {"uniqueItems": True}}}, "#/properties/a~1b: keyword not supported: uniqueItems"),
+        ({"items": {"allOf": [{}, {"not": {}, "if": {}}]}}, "#/items/allOf/1: keywords not supported: if, not"),
+        ({"properties": {"a": {"not": {}}, "b": {"not": {}}}}, "keyword not supported: not"),
+        ({"$defs": {"A": {"format": "nope"}}, "$ref": "#/$defs/A"}, "#/$defs/A: unknown format nope"),
+        ({"items": {"type": "text"}}, "#/items: unknown type text"),
+        ({"items": {"oneOf": [{"type": "integer"}, {"type": "number"}]}}, "#/items: oneOf is not supported where"),
+        ({"properties": {"a": {"pattern": "\\b"}}}, "#/properties/a: pattern '\\\\b': word boundaries"),
+        ({"items": [{}, {"const": 2**60}]}, "#/items/1: const is not supported here"),
+        ({"here": {"there": {"$anchor": "x"}}, "$ref": "#/here/there"}, "#/here/there: keyword not supported: $anchor"),
+    ],
+    ids=str,
+)
+def test_a_refusal_names_the_part_of_the_schema(schema: Any, refusal: str) -> None:
+    """By a JSON pointer, unless it is the root, or several parts may be meant."""
+    with pytest.raises(UsageError, match=re.escape(f"Unsupported or invalid JSON schema: {refusal}")):
+        check(GrammarSource("json-schema", json.dumps(schema)))
 
 
 @pytest.mark.parametrize(
