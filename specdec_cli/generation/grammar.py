@@ -34,7 +34,7 @@ def _over_tokens(source: GrammarSource, model: LlamaModel, stack: ExitStack) -> 
 
 def _token_bytes(model: LlamaModel) -> TokenBytes:
     return TokenBytes(
-        [model.token_bytes(token) for token in range(model.n_vocab)],
+        model.all_bytes(),
         model.end_tokens,
         lambda text: model.tokenize(text, add_special=False, parse_special=False),
     )

@@ -70,7 +70,8 @@ def make_strict(request: PairRequest, rule: Rule) -> Strict | None:
 
 
 def _breakers(sampling: Sampling, model: LlamaModel) -> Breakers:
-    pieces = [model.marked_bytes(token) for token in range(model.n_vocab)]
     return breakers_from(
-        sampling.dry_breakers, pieces, lambda text: model.tokenize(text, add_special=False, parse_special=False)
+        sampling.dry_breakers,
+        model.all_bytes(marked=True),
+        lambda text: model.tokenize(text, add_special=False, parse_special=False),
     )

@@ -128,7 +128,7 @@ def _prefix_forest(model: LlamaModel, *, has_token_rules: bool) -> tuple[list[ND
     parents = np.full(n, -1, np.intp)
     if has_token_rules:
         return [np.arange(n)], parents
-    pieces, ends = [model.marked_bytes(token) for token in range(n)], model.end_tokens
+    pieces, ends = model.all_bytes(marked=True), model.end_tokens
     beginnings = {p: t for t, p in enumerate(pieces) if p and t not in ends and _is_text(p)}
     depths = np.zeros(n, np.intp)
     for token in sorted(set(range(n)) - ends, key=lambda t: len(pieces[t])):  # an end token is no text

@@ -3,6 +3,7 @@
 import ctypes
 import os
 import re
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
@@ -27,6 +28,11 @@ _VOCABULARY_KINDS = {
 }
 _CONTROL = llama_cpp.LLAMA_TOKEN_ATTR_CONTROL | llama_cpp.LLAMA_TOKEN_ATTR_UNKNOWN
 _SPECIAL = _CONTROL | llama_cpp.LLAMA_TOKEN_ATTR_USER_DEFINED
+_token_to_piece = ctypes.CFUNCTYPE(
+    ctypes.c_int32, ctypes.c_void_p, ctypes.c_int32, ctypes.c_void_p, ctypes.c_int32, ctypes.c_int32, ctypes.c_bool
+)(("llama_token_to_piece", llama_cpp.llama_cpp._lib))  # with a buffer by its address: much quicker for all tokens
+_USUAL_PIECE = 256
+"""Bytes that nearly every token has room in."""
 _OFFLOADED = re.compile(r"offloaded (\d+)/(\d+) layers to GPU")
 
 
@@ -181,6 +187,15 @@ class LlamaModel:
             piece = self._pieces[token] = self._read_piece(token, special=False)
         return piece
 
+    def all_bytes(self, *, marked: bool = False) -> list[bytes]:
+        """Of every token, by id, its `token_bytes` or `marked_bytes`; 0.2 s for 262,144 tokens."""
+        buffer = ctypes.create_string_buffer(_USUAL_PIECE)
+        address, found = ctypes.addressof(buffer), []
+        for token in range(self.n_vocab):
+            n = _token_to_piece(self._vocab, token, address, _USUAL_PIECE, 0, marked)
+            found.append(ctypes.string_at(address, n) if n >= 0 else self._read_piece(token, special=marked))
+        return found
+
     def _read_piece(self, token: int, *, special: bool) -> bytes:
         size = 64
         while True:
@@ -203,9 +218,9 @@ class LlamaModel:
     def _marker(self, token: int) -> str:
         return self._read_piece(token, special=True).decode("utf-8", "replace") if token >= 0 else ""
 
-    @property
+    @cached_property
     def end_tokens(self) -> frozenset[int]:
-        """All tokens that end a text (EOS, EOT and their kin)."""
+        """All tokens that end a text (EOS, EOT and their kin); 0.1 s for 262,144 tokens, once."""
         return frozenset(t for t in range(self.n_vocab) if llama_cpp.llama_vocab_is_eog(self._vocab, t))
 
     @property

@@ -318,6 +318,7 @@ def test_every_token_of_a_vocabulary_has_its_bytes(vocab_path: Callable[[str], P
         vocabulary = model.vocabulary()
         kind = vocabulary.kind
         found = [model.token_bytes(token) for token in range(len(vocabulary))]
+        assert model.all_bytes() == found
     wanted = [expected(text.decode(), attr) for text, attr in zip(vocabulary.texts, vocabulary.attrs, strict=True)]
     assert [(i, a, b) for i, (a, b) in enumerate(zip(found, wanted, strict=True)) if a != b] == []
     if name == "llama-bpe":
@@ -331,3 +332,5 @@ def test_a_token_of_any_length(tmp_path: Path) -> None:
     ) as model:
         for token, text in names.items():
             assert model.token_bytes(token) == text.replace("▁", " ").encode()
+        assert model.all_bytes() == [model.token_bytes(token) for token in range(320)]
+        assert model.all_bytes(marked=True) == [model.marked_bytes(token) for token in range(320)]
