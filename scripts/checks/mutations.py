@@ -165,8 +165,8 @@ MUTATIONS = (
     Mutation(
         "grammar advanced by rejected tokens",
         "llama/grammar",
-        "shared = shared_prefix(self._text, text)",
-        "shared = min(len(self._text), len(text))",
+        "shared = max(self._tokens.n_shared(tokens) - start, 0) if start == self._start else 0\n        for",
+        "shared = min(len(self._tokens), len(tokens)) - start if start == self._start else 0\n        for",
     ),
     Mutation(
         "masks of a text that was taken back",

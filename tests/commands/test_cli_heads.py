@@ -66,6 +66,43 @@ def test_the_other_rules(models: Heads, verify: str) -> None:
         assert document["stats"]["drafted"] > 10
 
 
+SCHEMA = {
+    "type": "object",
+    "properties": {"word": {"type": "string", "minLength": 8, "maxLength": 12}, "colour": {"enum": ["red", "blue"]}},
+    "required": ["word", "colour"],
+    "additionalProperties": False,
+}
+
+
+@pytest.mark.parametrize("temperature", [0, 1])
+@pytest.mark.parametrize("kind", ["eagle3", "eagle3, random", "dspark", "mtp", "medusa"])
+def test_json_by_a_schema_is_that_of_plain_decoding(
+    models: Heads, tmp_path: Path, kind: str, temperature: float
+) -> None:
+    """Where the schema leaves a choice the head drafts, under the same mask as the target."""
+    heads: dict[str, object] = {
+        "eagle3": models.eagle3,
+        "eagle3, random": models.no_tokenizer,
+        "dspark": models.dspark,
+        "mtp": "mtp",
+        "medusa": write_safetensors(tmp_path / "heads.safetensors", heads_of(models.chain, 2)),
+    }
+    (tmp_path / "schema.json").write_text(json.dumps(SCHEMA), encoding="utf-8")
+    target = models.mtp if kind == "mtp" else models.target
+    asked = ("--json-schema", tmp_path / "schema.json", "--raw", "-n", 90, "--seed", 4, "--temp", temperature)
+    plain = json_inside(target, "a b c", "--draft", "none", *asked).document
+    assert set(json.loads(plain["text"])) == {"word", "colour"}
+    for k in (1, 4):
+        found = json_inside(target, "a b c", "--draft", heads[kind], "--no-ngram", "-k", k, *asked).document
+        stats = found["stats"]
+        forced = stats["sources"]["grammar"]
+        assert found["token_ids"] == plain["token_ids"]
+        assert forced["drafted"] > 20
+        assert stats["drafted"] > forced["drafted"]
+        if kind in ("eagle3", "mtp"):
+            assert stats["accepted"] > forced["accepted"]
+
+
 def test_strict(models: Heads) -> None:
     plain = json_inside(models.target, "a b c", "--draft", "none", *FLAGS).document["token_ids"]
     done = json_inside(models.target, "a b c", "--draft", models.eagle3, "--strict", *FLAGS)

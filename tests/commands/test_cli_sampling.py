@@ -3,12 +3,16 @@
 import json
 import os
 import re
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from gguf import TokenType
 
-from tests.cli import Models, inside, json_inside, specdec, word
+from tests.cli import HEADS, N_VOCAB, VOCAB, Models, inside, json_inside, specdec, text_of, word
+from tests.planted import BYTES, disturbed, random_chain, write_planted
 
 UNCUT = ("--top-k", 0, "--top-p", 1, "--min-p", 0)
 
@@ -21,6 +25,17 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
 def ids(models: Models, *flags: object) -> list[int]:
     done = json_inside(models.words, "a b a b c", "-n", 30, "--seed", 5, "--temp", 1, *UNCUT, *flags)
     return list(done.document["token_ids"])
+
+
+def in_files(flags: Sequence[object], folder: Path) -> list[object]:
+    """The same command line with the text behind each "FILE:" in a file."""
+    written: list[object] = []
+    for i, flag in enumerate(flags):
+        if str(flag).startswith("FILE:"):
+            (folder / str(i)).write_text(str(flag).removeprefix("FILE:"))
+            flag = folder / str(i)
+        written.append(flag)
+    return written
 
 
 SAMPLERS: dict[str, tuple[object, ...]] = {
@@ -112,6 +127,85 @@ def test_structured_output_with_and_without_a_draft(
         assert plain["stats"]["accepted"] == plain["stats"]["drafted"] > 4
 
 
+THINK, CLOSE = word("y"), word("z")
+THINKING = "{% for message in messages %}{{ message.content }}{% endfor %}<think>{# </think> #}"
+
+
+@pytest.fixture(scope="module")
+def thinkers(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A target whose template opens a thought, which it closes after some words, and a draft of it."""
+    named = VOCAB.renamed({THINK: "<think>", CLOSE: "</think>"})
+    types = tuple(TokenType.USER_DEFINED if t in (THINK, CLOSE) else kind for t, kind in enumerate(VOCAB.types))
+    chain = random_chain(N_VOCAB, seed=2, p_eos=0.15, eos=CLOSE, never=(0, 1, 2, THINK, *BYTES))
+    folder = tmp_path_factory.mktemp("thinkers")
+    vocab = replace(named, types=types, chat_template=THINKING)
+    target, draft = (
+        write_planted(folder / f"{name}.gguf", one, vocab=vocab, n_head=HEADS, n_ff=n_ff)
+        for name, one, n_ff in (("target", chain, 2560), ("draft", disturbed(chain, 0.5, 4), 32))
+    )
+    return target, draft
+
+
+@pytest.mark.parametrize(
+    ("option", "text", "matches"),
+    [
+        ("--grammar", 'root ::= " a" (" b" | " c")* " d"', "( a)(( b)|( c))*( d)"),
+        ("--json-schema", '{"enum": ["a b", "c"]}', '"(a b|c)"'),
+    ],
+)
+def test_a_model_that_thinks_first_writes_the_same_with_drafts(
+    thinkers: tuple[Path, Path], tmp_path: Path, option: str, text: str, matches: str
+) -> None:
+    """Freely until it closes the thought, then by the grammar; a note says so."""
+    target, draft = thinkers
+    (tmp_path / "grammar").write_text(text)
+    asked = ("a b", option, tmp_path / "grammar", "-n", 150, "--seed", 7, "--temp", 1)
+    plain = json_inside(target, *asked, "--draft", "none")
+    ids = plain.document["token_ids"]
+    thought, answer = ids[: ids.index(CLOSE)], ids[ids.index(CLOSE) + 1 :]
+    assert len(thought) > 1
+    assert plain.document["finish_reason"] == "stop"
+    assert re.fullmatch(rf"\n?{matches}(</s>)?", text_of(answer))
+    assert "This model may think first: the grammar applies after </think>." in plain.err
+    for drafter in (("--draft", draft, "-k", 4), ("--draft", draft), ("--draft", "ngram", "-k", 3)):
+        assert json_inside(target, *asked, *drafter).document["token_ids"] == ids
+
+
+@pytest.mark.parametrize(
+    ("flags", "is_complete", "note"),
+    [
+        (
+            ("--json-schema", 'FILE:{"const": "a b c d"}', "-n", 3),
+            False,
+            "-n 3 and is not valid JSON. Use a larger -n.",
+        ),
+        (("--regex", " a( b){9}", "-n", 3), False, "-n 3 and does not match the regular expression"),
+        (("--grammar", 'FILE:root ::= " a" " b" " c"', "-n", 2), False, "-n 2 and does not match the grammar"),
+        (("--regex", "[ a-z0-9]*", "-n", 3), True, None),
+        (("--json-schema", 'FILE:{"const": 7}', "-n", 9), True, None),
+        (("--regex", " a( b){9}", "--stop", " b b", "-n", 9), None, None),
+        (("-n", 3), None, None),
+    ],
+)
+def test_an_answer_that_was_cut_before_it_was_complete_says_so(
+    models: Models, tmp_path: Path, flags: tuple[Any, ...], is_complete: bool | None, note: str | None
+) -> None:
+    """With the option that cut it; where the text may end, the same limit is no news."""
+    done = json_inside(models.words, "a b", *in_files(flags, tmp_path))
+    assert done.document["grammar_complete"] is is_complete
+    cut = [one for one in done.document["notes"] if "cut off" in one]
+    assert len(cut) == (note is not None)
+    assert (note or "") in " ".join(cut)
+    assert ("cut off" in done.err) == (note is not None)
+
+
+def test_an_answer_that_the_context_cut_says_so(models: Models, tmp_path: Path) -> None:
+    flags = in_files(("--json-schema", 'FILE:{"const": "' + 60 * "a b c d " + '"}'), tmp_path)
+    document = json_inside(models.words, "a b", *flags, "--ctx", 64).document
+    assert (document["finish_reason"], document["grammar_complete"]) == ("context", False)
+    assert any("at the end of the context and is not valid JSON. Use a larger --ctx." in n for n in document["notes"])
+
+
 @pytest.mark.parametrize("rule", ["rejection", "block"])
 @pytest.mark.parametrize("draft", ["model", "ngram"])
 def test_the_other_rules_write_too_and_say_so(models: Models, rule: str, draft: str) -> None:
@@ -189,13 +283,7 @@ SCHEMA = '{"type": "object", "properties": {"a": {"not": {"type": "null"}}}}'
 def test_what_cannot_be_kept_is_refused(
     models: Models, flags: tuple[object, ...], word_of_it: str, tmp_path: Path
 ) -> None:
-    written: list[object] = []
-    for i, flag in enumerate(flags):
-        if str(flag).startswith("FILE:"):
-            (tmp_path / str(i)).write_text(str(flag).removeprefix("FILE:"))
-            flag = tmp_path / str(i)
-        written.append(flag)
-    done = json_inside(models.words, "a", "-n", 1, *written)
+    done = json_inside(models.words, "a", "-n", 1, *in_files(flags, tmp_path))
     assert (done.code, done.out) == (2, "")
     assert word_of_it in done.err
 

@@ -51,6 +51,15 @@ def read_nothing() -> None:
     ctypes.string_at(0)
 
 
+def say_much(n_bytes: int) -> None:
+    line = "y" * 99 + "\n"
+    print("GGML_ASSERT(first) failed", file=sys.stderr, flush=True)
+    while n_bytes > 0:
+        n_bytes -= sys.stderr.write(line)
+    print("GGML_ASSERT(last) failed", file=sys.stderr, flush=True)
+    os.abort()
+
+
 def be_killed() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
@@ -101,6 +110,16 @@ def test_an_abort_is_one_sentence_with_the_step_and_the_assertion(
     assert "/home/you/ggml/src/ggml.c:12" in said.getvalue()
     assert capfd.readouterr() == ("", ""), "no backtrace on the terminal"
     assert list(tmp_path.iterdir()) == [], "no core file"
+
+
+def test_of_much_that_was_said_the_end_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """16 MiB of messages neither block the child nor fill the memory: a mebibyte of them stays, with the reason."""
+    said = io.StringIO()
+    monkeypatch.setattr(log, "_file", said)
+    with pytest.raises(ModelError, match=r"\(SIGABRT\): GGML_ASSERT\(last\) failed\.$"):
+        apart().call(say_much, 16 << 20)
+    assert (1 << 20) - 200 < len(said.getvalue()) <= (1 << 20) + 200
+    assert "first" not in said.getvalue()
 
 
 def test_a_crash_without_words_is_not_explained_by_what_was_said_before() -> None:

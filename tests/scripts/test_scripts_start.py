@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from scripts.checks.mutations import MUTATIONS
+
 ROOT = Path(__file__).parents[2]
 SCRIPTS = [
     ".".join(path.relative_to(ROOT).with_suffix("").parts)
@@ -17,6 +19,12 @@ SCRIPTS = [
 def needs_torch(error: ModuleNotFoundError) -> bool:
     """Whether it is what only training needs, and the tests do without."""
     return error.name in ("torch", "safetensors")
+
+
+def test_every_planted_bug_has_its_place() -> None:
+    for one in MUTATIONS:
+        code = (ROOT / "specdec_cli" / f"{one.file}.py").read_text(encoding="utf-8")
+        assert code.count(one.old) == 1, one.name
 
 
 def test_every_script_starts(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
