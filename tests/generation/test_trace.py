@@ -63,6 +63,7 @@ def test_lines_by_hand() -> None:
         "logprobs": [],
         "confidences": [],
         "n_forced": 0,
+        "n_forced_first": 0,
         "spans": [["né", "draft"], ["\n🦙", "target"]],
     }
     assert end == {
