@@ -10,6 +10,7 @@ from typing import Any
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from specdec_cli.errors import SpecdecError
 from tests import real_models, secrets
@@ -18,6 +19,10 @@ from tests.planted import PlantedPair, write_pair
 _COLOUR = ("NO_COLOR", "FORCE_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "TTY_COMPATIBLE", "TTY_INTERACTIVE")
 _HUB = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_ENDPOINT", "HF_HUB_OFFLINE")
 _homes = itertools.count()
+
+# A busy machine takes longer than the 0.2 s that an example may usually take.
+settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any machine")
 
 
 @pytest.fixture(autouse=True)
