@@ -13,6 +13,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from specdec_cli.errors import ModelError
 from specdec_cli.forecast.layers import Layer, Matrix
 from specdec_cli.models.gguf import MAGIC, TYPE_NUMBERS, GgufHeader
 
@@ -25,6 +26,7 @@ _BELOW = 0x40
 """Bytes below make small, finite numbers in every format, whichever part of a scale or a number they are."""
 _ROUTER = "ffn_gate_inp.weight"
 _U32, _I32, _F32, _BOOL, _STRING, _ARRAY = 4, 5, 6, 7, 8, 9
+_PACKED = {_U32: "<I", _I32: "<i", _F32: "<f", _BOOL: "<?"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +52,17 @@ class MadeUp:
 
 
 def made_up(header: GgufHeader, outer: Layer, layers: Sequence[Layer]) -> MadeUp:
-    """The model of `header` with these layers alone, and without a tokenizer."""
+    """The model of `header` with these layers alone, and without a tokenizer. Raises ModelError for what is no model
+    with an output matrix, or has a number format that is not known here."""
     tensors = dict(outer)
     for i, layer in enumerate(layers):
         tensors |= {f"blk.{i}.{name}": matrix for name, matrix in layer.items()}
-    n_vocab = (outer.get("output.weight") or outer["token_embd.weight"]).shape[1]
+    output = outer.get("output.weight") or outer.get("token_embd.weight")
+    unknown = sorted({matrix.type for matrix in tensors.values()} - TYPE_NUMBERS.keys())
+    if output is None or len(output.shape) != 2 or unknown:
+        what = f"It has tensors of {unknown[0]}" if unknown else "It has no output matrix"
+        raise ModelError(f"{what}, so its speed cannot be forecast.", hint="Choose another file.")
+    n_vocab = output.shape[1]
     return MadeUp(_metadata(header, len(layers), n_vocab), tensors, n_vocab)
 
 
@@ -64,7 +72,7 @@ def _metadata(header: GgufHeader, n_layers: int, n_vocab: int) -> dict[str, Any]
     kept = {
         key: value[:n_layers] if isinstance(value, tuple) and len(value) == n_before else value
         for key, value in header.metadata.items()
-        if key.startswith(f"{arch}.") and isinstance(value, (bool, int, float, str, tuple))
+        if key.startswith(f"{arch}.") and _can_be_written(value)
     }
     for key in (f"{arch}.nextn_predict_layers", f"{arch}.attention.shared_kv_layers"):
         if key in kept:
@@ -111,6 +119,15 @@ def _contents(name: str, matrix: Matrix, model: MadeUp) -> Iterator[tuple[int, b
         yield 0, (weights - weights.mean(axis=-1, keepdims=True)).astype(np.float32).tobytes()
 
 
+def _can_be_written(value: Any) -> bool:
+    """Not a list that was stepped over; and no number that 32 bits cannot hold, which no model has."""
+    try:
+        _value(value)
+    except (struct.error, OverflowError, KeyError, AttributeError):
+        return False
+    return True
+
+
 def _value(value: Any) -> bytes:
     """With its type, as llama.cpp expects it: it reads lists of whole numbers signed or not."""
     if isinstance(value, tuple):
@@ -130,7 +147,7 @@ def _kind(value: Any) -> int:
 
 
 def _number(value: Any, kind: int) -> bytes:
-    return struct.pack({_U32: "<I", _I32: "<i", _F32: "<f", _BOOL: "<?"}[kind], value)
+    return struct.pack(_PACKED[kind], value)
 
 
 def _text(text: str) -> bytes:

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 
 from specdec_cli.errors import DiskFull, ModelError
-from specdec_cli.forecast.layers import Matrix, cut, layers_of
+from specdec_cli.forecast.layers import Layer, Matrix, cut, layers_of
 from specdec_cli.forecast.made_up import MadeUp, made_up, write_made_up
 from specdec_cli.forecast.passes import CONTEXT, WIDEST, WIDTHS, Seconds, Way, time_passes
 from specdec_cli.llama import amx
 from specdec_cli.llama.model import LlamaModel
 from specdec_cli.llama.session import LlamaSession
-from specdec_cli.models.gguf import read_model
+from specdec_cli.models.gguf import ArrayInfo, GgufHeader, read_model
 from specdec_cli.paths import cache_folder
 from specdec_cli.settings import ContextSettings, ModelSettings
 from tests.planted import Arch, random_chain, write_planted
@@ -147,3 +147,38 @@ def test_tokens_of_a_mixture_ask_different_experts(tmp_path: Path) -> None:
     assert np.isfinite(embeddings).all()
     assert not data["blk.0.ffn_up_exps.weight"].any()
     assert len(set((embeddings @ router.T).argmax(axis=1).tolist())) == n_experts
+
+
+TENSORS = {"output.weight": Matrix((64, 320), "F16", 40960)}
+
+
+def test_what_no_model_has_is_left_out() -> None:
+    metadata = {
+        "general.architecture": "x",
+        "x.block_count": 2,
+        "x.rope": 1e4,
+        "x.window": (True, False),
+        "x.heads": (4, 2),
+        "x.large": 1 << 40,
+        "x.lists": (1 << 31, 0),
+        "x.vast": 1e300,
+        "x.texts": ArrayInfo(8, 10_000),
+        "y.other": 1,
+    }
+    model = made_up(GgufHeader(3, metadata, (), 0, 0, 0), TENSORS, [{}])
+    kept = {key: value for key, value in model.metadata.items() if key.startswith("x.")}
+    assert kept == {"x.block_count": 1, "x.rope": 1e4, "x.window": (True,), "x.heads": (4,), "x.vocab_size": 320}
+
+
+@pytest.mark.parametrize(
+    ("outer", "why"),
+    [
+        ({}, "no output matrix"),
+        ({"token_embd.weight": Matrix((64,), "F16", 128)}, "no output matrix"),
+        ({**TENSORS, "new.weight": Matrix((64,), "format 99", 0)}, "tensors of format 99"),
+    ],
+)
+def test_a_header_of_no_model_is_told_in_words(outer: Layer, why: str) -> None:
+    header = GgufHeader(3, {"general.architecture": "x", "x.block_count": 1}, (), 0, 0, 0)
+    with pytest.raises(ModelError, match=why):
+        made_up(header, outer, [{}])
