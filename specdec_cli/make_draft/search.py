@@ -29,6 +29,9 @@ LONGEST_DRAFT = 8
 """Draft tokens that costs and chances are measured for."""
 MOST_FAILURES = 3
 """Candidates with fewer layers in a row that were no better than the best before them."""
+LEAST_CANDIDATES, LONGEST_HOPELESS, NEARLY = 3, 30.0, 0.9
+"""After so many candidates and seconds the search ends if none is expected at `NEARLY` the speed of plain decoding:
+expectations are off by a tenth at most, and what comes later is less likely than what came first."""
 CHEAPEST_OUTPUT = "Q4_0"
 _SEEN_TOKENS = 256
 
@@ -99,8 +102,18 @@ def search(shop: Workshop, header: GgufHeader, sizes: Mapping[str, int]) -> Iter
     """Try recipes, the next ones chosen by what those before were worth.
 
     First number formats (`sizes` has what the weights take in each), then a cheaper output matrix for the best of
-    them, then fewer layers for the best of all, until that has failed MOST_FAILURES times in a row.
+    them, then fewer layers for the best of all, until that has failed MOST_FAILURES times in a row. A search that has
+    found nothing that may pay ends after LONGEST_HOPELESS seconds.
     """
+    began = time.perf_counter()
+    for n, outcome in enumerate(_candidates(shop, header, sizes), 1):
+        yield outcome
+        is_late = n >= LEAST_CANDIDATES and time.perf_counter() - began > LONGEST_HOPELESS
+        if is_late and (shop.best is None or shop.worth(shop.best).speed < NEARLY):
+            return
+
+
+def _candidates(shop: Workshop, header: GgufHeader, sizes: Mapping[str, int]) -> Iterator[Outcome]:
     for name in formats_worth_trying(sizes, shop.n_bytes):
         yield _tried(shop, Recipe(name))
     if cheaper_outputs(shop.tensors):
