@@ -105,7 +105,10 @@ def plan(
     rows: list[Row] | None = None
     if speed:
         placed = layers(ngl, "--ngl"), layers(ngl_draft, "--ngl-draft")
-        rows = _speed(request, model, target, draft_model, machine, placed, is_head=head is not None, again=again)
+        drafts_otherwise = head is not None or draft in ("ngram", "lookahead")
+        rows = _speed(
+            request, model, target, draft_model, machine, placed, drafts_otherwise=drafts_otherwise, again=again
+        )
     if as_json:
         document = _document(target, draft_model, fit, found, sized.context.n_ctx)
         print(json.dumps(document | ({"speed": documents(rows)} if rows is not None else {})))
@@ -164,17 +167,17 @@ def _speed(
     machine: "Machine",
     placed: tuple[str, str],
     *,
-    is_head: bool,
+    drafts_otherwise: bool,
     again: bool,
 ) -> "list[Row]":
-    """Forecasts for each format of the target; of a pair whose draft is a head the plain speed alone."""
+    """Forecasts for each format of the target; where a head or lookup drafts, the plain speed alone."""
     from specdec_cli.forecast.costs import Costs
     from specdec_cli.planning.plan import size_up
     from specdec_cli.presets.resolve import looks_like_path
     from specdec_cli.presets.schema import load_preset
 
-    if is_head:
-        say("What a head costs is not forecast; the plain speed is.")
+    if drafts_otherwise:
+        say("What heads and lookup cost and bring is not forecast; the plain speed is.")
         draft = None
     draft_facts = draft.examined.facts if draft is not None else None
     fit = placing(request, draft_facts, machine, placed)

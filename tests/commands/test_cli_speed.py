@@ -78,6 +78,7 @@ def test_without_a_draft_there_is_the_plain_speed(files: tuple[Path, Path]) -> N
     (row,) = json.loads(inside("plan", files[0], "--speed", "--json").out)["speed"]
     assert (row["draft_file"], row["k"], row["speedup"], row["acceptance"]) == (None, 0, 1.0, None)
     assert "ACCEPTED" not in inside("plan", files[0], "--speed").out
+    assert "lookup cost and bring is not forecast" in inside("plan", files[0], "--draft", "ngram", "--speed").err
 
 
 def test_drafts_that_do_not_pay(files: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
