@@ -5,11 +5,12 @@
 `demo` is SmolLM2-135M in F32 with its Q4_0 copy, `gemma` Gemma 3 270M in Q8_0 with its Q4_0 copy; `1.5b:FORMAT` and
 `7b:FORMAT` are the shapes of planted_shapes.py with a Q4_0 draft that knows 0.7 of the steps. For each pair passes of
 made-up weights are timed first, from the headers alone, and nothing that was remembered is used. Then both files are
-opened and write greedily, plainly and with drafts of the best length of the forecast (3, if none pays) by turns, for so
-many seconds in all.
+opened and write greedily, plainly, with drafts of the best length of the forecast (3, if none pays) and with `-k auto`
+by turns, for so many seconds in all.
 
 Prints tokens/s as forecast and as measured: of plain decoding, and with drafts. What drafts bring depends on how many
-are accepted, which is no forecast's business: here it is what the rounds that took place cost by the forecast.
+are accepted, which is no forecast's business: here it is what the rounds that took place cost by the forecast. Then the
+speed over plain decoding that was measured, for this length and for auto.
 """
 
 import argparse
@@ -32,6 +33,7 @@ from specdec_cli.llama.abort import AbortFlag
 from specdec_cli.models.gguf import read_model
 from specdec_cli.planning.machine import usable_cores
 from specdec_cli.planning.request import Drafting, PairRequest, Placement, Sampling
+from specdec_cli.settings import AUTO
 from tests import real_models
 from tests.planted import make_vocab
 
@@ -39,7 +41,7 @@ SHARE = 0.7
 WHERE_NONE_PAYS = 3
 GREEDY = SamplingParams(temperature=0.0)
 PROMPT = "Once upon a time there was a"
-_SHORTEST, _LONGEST = 16, 256
+_SHORTEST, _LONGEST = 32, 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +55,12 @@ class Files:
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """Tokens per second as forecast and as measured, plain and with drafts of `k` tokens."""
+    """Tokens per second as forecast and as measured, plain and with drafts of `k` tokens; measured with `auto`."""
 
     plain: tuple[float, float]
     drafted: tuple[float, float]
     k: int
+    auto: float
 
 
 def main() -> None:
@@ -66,7 +69,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=20)
     parser.add_argument("--folder", type=Path)
     options = parser.parse_args()
-    print("pair          plain: forecast measured    off  k  drafted: forecast measured    off")
+    print("pair          plain: forecast measured    off  k  drafted: forecast measured    off  times plain  auto")
     with tempfile.TemporaryDirectory() as folder:
         for name in options.pairs.split(","):
             print(row(name, compared(pair_of(name, options.folder or Path(folder)), options.seconds)), flush=True)
@@ -77,7 +80,8 @@ def row(name: str, found: Compared) -> str:
     (plain, plain_measured), (drafted, drafted_measured) = found.plain, found.drafted
     return (
         f"{name:13} {plain:15.2f} {plain_measured:8.2f} {plain / plain_measured - 1:+6.1%} "
-        f"{found.k:2} {drafted:17.2f} {drafted_measured:8.2f} {drafted / drafted_measured - 1:+6.1%}"
+        f"{found.k:2} {drafted:17.2f} {drafted_measured:8.2f} {drafted / drafted_measured - 1:+6.1%} "
+        f"{drafted_measured / plain_measured:12.2f} {found.auto / plain_measured:5.2f}"
     )
 
 
@@ -101,8 +105,8 @@ def compared(files: Files, seconds: float) -> Compared:
     target, draft = (costs.passes(read_model(path), 0) for path in (files.target, files.draft))
     (best,) = forecasts(target, draft, [SHARE])
     k = best.k or WHERE_NONE_PAYS
-    plain, drafted = measured(files, k, seconds, best.plain)
-    return Compared((best.plain, speed(plain)), (of_rounds(drafted, target, draft), speed(drafted)), k)
+    plain, drafted, auto = measured(files, k, seconds, best.plain)
+    return Compared((best.plain, speed(plain)), (of_rounds(drafted, target, draft), speed(drafted)), k, speed(auto))
 
 
 def of_rounds(runs: Sequence[Run], target: Seconds, draft: Seconds) -> float:
@@ -115,23 +119,24 @@ def speed(runs: Sequence[Run]) -> float:
     return statistics.median(run.speed for run in runs)
 
 
-def measured(files: Files, k: int, seconds: float, about: float) -> tuple[list[Run], list[Run]]:
-    """Runs without drafts and with those of `k` tokens, by turns; `about` are tokens per second to be expected."""
+def measured(files: Files, k: int, seconds: float, about: float) -> tuple[list[Run], list[Run], list[Run]]:
+    """Runs without drafts, with those of `k` tokens and of automatic length, by turns; `about` are tokens per second to
+    be expected."""
     request = PairRequest(
         files.target,
-        Drafting("none", WIDEST - 1, files.draft, force=True),
+        Drafting("none", WIDEST - 1, files.draft, force=True, auto=True),
         Sampling(seed=1, params=GREEDY),
         Placement(n_ctx=1024),
     )
-    n = int(min(max(seconds * about / 6, _SHORTEST), _LONGEST))
+    n = int(min(max(seconds * about / 9, _SHORTEST), _LONGEST))
     with open_pair(request, say=lambda _: None, abort=AbortFlag()) as pair:
         model = pair.target.model
         prompt = files.prompt or tuple(model.tokenize(PROMPT, add_special=True, parse_special=False))
         bench, task, setting = Bench(pair, GREEDY, n, time.perf_counter), Task("text", prompt), Setting("model", k, 0.0)
-        settings = (plain_like(setting), setting)
+        settings = (plain_like(setting), setting, Setting("model", AUTO, 0.0))
         for one in settings:
             bench.run(task, one, n_tokens=8)
-        found: tuple[list[Run], list[Run]] = ([], [])
+        found: tuple[list[Run], list[Run], list[Run]] = ([], [], [])
         began = time.perf_counter()
         while not found[0] or time.perf_counter() - began < seconds:
             for runs, one in zip(found, settings, strict=True):
