@@ -26,6 +26,8 @@ _N_CTX = 256
 _LEAST_ROUNDS, _MOST_ROUNDS = 3, 15
 _IN_A_ROW = 3
 """Passes of one width in a row; the first of them follows another width, and is not counted."""
+_PATIENCE_SECONDS = 120.0
+"""Of computing, for each thread: many times what the slowest machine takes."""
 
 Seconds = Mapping[int, float]
 """Of a pass, by width."""
@@ -68,7 +70,7 @@ def _timed(folder: Path, models: Sequence[MadeUp], way: Way, seconds: float) -> 
     apart = Apart(
         "timing passes of made-up weights",
         hint="Its speed cannot be told before it is downloaded.",
-        patience=None,
+        patience=_PATIENCE_SECONDS * way.threads,
         calm=False,
     )
 
