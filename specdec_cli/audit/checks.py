@@ -197,7 +197,16 @@ class Audit:
 
     def _drafter(self, name: str, rule: Rule, seen: "_Sessions") -> Drafter:
         pair = self._pair
-        parts = DrafterParts(rule, pair.end_tokens, 0.0, seen.draft, seen.target, head=seen.head, heads=seen.heads)
+        parts = DrafterParts(
+            rule,
+            pair.end_tokens,
+            0.0,
+            seen.draft,
+            seen.target,
+            head=seen.head,
+            heads=seen.heads,
+            crossing=pair.crossing,
+        )
         return make_drafter(own_name(name, pair.draft), parts)
 
     def _rule(self, name: str, temperature: float, seed: int | None = None) -> Rule:

@@ -302,11 +302,13 @@ class Bench:
                 self._pass(tokens, context, width, rule)
                 passes[width].append(self._clock() - began)
             if draft is not None:
-                draft.session.score(tokens[: context + i], 1)
+                own = [token % draft.session.n_vocab for token in tokens]  # of another vocabulary: any will do
+                draft.session.score(own[: context + i], 1)
                 target.evaluate(tokens[: context + i])  # a head reads what this leaves; that is not its cost
                 began = self._clock()
-                row = draft.session.score(tokens[: context + i + 1], 1)[0]
-                rule.draw(row, tokens[: context + i + 1], context)
+                row = draft.session.score(own[: context + i + 1], 1)[0]
+                if self._pair.crossing is None:
+                    rule.draw(row, tokens[: context + i + 1], context)
                 steps.append(self._clock() - began)
         times = {width: statistics.median(seconds[1:]) for width, seconds in passes.items()}
         return CostCurve(context, times, statistics.median(steps[1:]) if steps else 0.0)

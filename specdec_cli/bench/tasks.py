@@ -26,7 +26,7 @@ def as_tasks(pair: Pair, prompts: Sequence[BenchPrompt], n: int, say: Callable[[
     """
     tasks, limit = [], pair.target.session.n_ctx
     for prompt in prompts:
-        talk = conversation(pair.target.model, system=None, thinking=None, now=datetime.now)
+        talk = conversation(pair.target.model, system=None, thinking=None, now=datetime.now, follower=pair.follower)
         if talk is None:
             ids = text_ids(pair.target.model, "\n\n".join(prompt.turns))
         else:

@@ -3,6 +3,8 @@
 import json
 import os
 import sys
+from collections.abc import Mapping
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -12,8 +14,10 @@ from specdec_cli.errors import UsageError, VocabularyMismatch
 
 if TYPE_CHECKING:
     from specdec_cli.models.tokenizer_check import Finding, Report
+    from specdec_cli.models.translation import Overlap
     from specdec_cli.models.vocabulary import Vocabulary
 
+TRANSLATABLE = "translatable"
 EXIT_CODES = {"match": 0, "match with notes": 8, "mismatch": VocabularyMismatch.exit_code}
 """A mismatch ends as a run with that pair does."""
 
@@ -33,7 +37,7 @@ def check(
 
     - 8: they match with notes: differences that can only lower acceptance.
 
-    - 4: they differ, so the pair cannot work.
+    - 4: they differ. If the verdict is translatable, the draft works with --cross.
 
     - 3: a file is missing or cannot be read.
     """
@@ -69,18 +73,31 @@ def check(
         return
     read = read_vocabulary if is_trusted() else read_vocabulary_apart
     report = compare(read(files.target), read(files.draft))
+    overlap = _overlap(report)
     if as_json:
-        sys.stdout.write(json.dumps(document(report)) + "\n")
+        sys.stdout.write(json.dumps(document(report, overlap)) + "\n")
     else:
         limit = None if show_all else check_report.FEW
-        check_report.write(report, Terminal(sys.stdout, os.environ), limit=limit)
+        check_report.write(report, Terminal(sys.stdout, os.environ), limit=limit, overlap=overlap)
     raise typer.Exit(EXIT_CODES[report.verdict])
 
 
-def document(report: "Report") -> dict[str, Any]:
-    """The report as JSON values; bytes that are not UTF-8 become escapes such as \\xff."""
+def _overlap(report: "Report") -> "Mapping[str, Overlap] | None":
+    """What tokenizers that differ have in common, where drafts can be translated from one to the other."""
+    from specdec_cli.models.translation import Translation
+
+    if report.verdict != "mismatch":
+        return None
+    translation = Translation(report.target, report.draft)
+    return translation.overlap() if translation.why_not() is None else None
+
+
+def document(report: "Report", overlap: "Mapping[str, Overlap] | None" = None) -> dict[str, Any]:
+    """The report as JSON values; bytes that are not UTF-8 become escapes such as \\xff. With an `overlap` drafts can be
+    translated."""
     return {
-        "verdict": report.verdict,
+        "verdict": report.verdict if overlap is None else TRANSLATABLE,
+        "overlap": {language: asdict(shares) for language, shares in overlap.items()} if overlap else None,
         "n_shared": report.n_shared,
         "target": _facts(report.target),
         "draft": _facts(report.draft),

@@ -1,7 +1,7 @@
 """Options for the draft and for drafting, shared by commands."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -35,6 +35,9 @@ class DraftOptions:
             autocompletion=drafts,
         ),
     ] = None
+    cross: Annotated[
+        bool, _pair("--cross", help="Accept a draft model with a different tokenizer: its drafts are translated.")
+    ] = False
     offline: Annotated[bool, _pair("--offline", help="Do not offer to download missing files.")] = False
 
     @property
@@ -48,7 +51,8 @@ class DraftOptions:
         preset = named_preset(model)
         if preset is not None and not self.offline:
             offer_to_pull(preset, self.draft)
-        return resolve(model, preset, self.draft, quantize, find, say)
+        files = resolve(model, preset, self.draft, quantize, find, say)
+        return replace(files, cross=files.cross or self.cross)
 
 
 @dataclass(frozen=True, slots=True)

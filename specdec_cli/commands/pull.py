@@ -81,7 +81,7 @@ def pull_preset(preset: "Preset", *, force: bool, stall: float, quiet: bool) -> 
     _tell(f"{preset.name}: {preset.description}. Licence: {preset.licence}.", quiet)
     for warning in filter(None, (preset.note, preset.unconfirmed)):
         _tell(warning, quiet)
-    models, paths = _bring(given, force=force, stall=stall, quiet=quiet)
+    models, paths = _bring(given, force=force, stall=stall, quiet=quiet, cross=preset.cross)
     _tell(f"Next: specdec run {preset.name}", quiet)
     return _result(preset.name, models, paths)
 
@@ -116,7 +116,7 @@ def _tell(text: str, quiet: bool) -> None:
 
 
 def _bring(
-    wanted: "list[Wanted]", *, force: bool, stall: float, quiet: bool
+    wanted: "list[Wanted]", *, force: bool, stall: float, quiet: bool, cross: bool = False
 ) -> "tuple[tuple[Located, ...], list[Path]]":
     from specdec_cli.hub.client import cache_root, open_hub
     from specdec_cli.hub.pull import Puller
@@ -130,7 +130,7 @@ def _bring(
             puller = Puller(hub, cache_root(), progress)
             progress.note("Reading headers ...")
             models = tuple(puller.locate(w) for w in wanted)
-            judged = puller.judge(models, machine_now(), force=force)
+            judged = puller.judge(models, machine_now(), force=force, cross=cross)
             for line in _verdict(judged):
                 progress.note(line)
             progress.expect(judged.to_fetch)

@@ -116,7 +116,14 @@ class TextOptions:
 
         if self.raw:
             return None
-        return conversation(pair.target.model, system=system, thinking=self.think, now=datetime.now, say=say)
+        return conversation(
+            pair.target.model,
+            system=system,
+            thinking=self.think,
+            now=datetime.now,
+            say=say,
+            follower=pair.follower,
+        )
 
     def ids_without_template(self, pair: "Pair", text: str, system: str | None) -> list[int]:
         """Of a prompt that is continued as it is. Raises UsageError."""

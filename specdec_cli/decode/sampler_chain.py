@@ -55,6 +55,13 @@ class Law:
         other.params = params
         return other
 
+    def for_drafts(self, n_tokens: int) -> "Law":
+        """The same law for rows of `n_tokens`, those beyond `n_shared` of a draft alone. It obeys no grammar: what it
+        leads to are guesses."""
+        other = copy(self)
+        other.n_shared, other._grammar = n_tokens, None
+        return other
+
     def begin(self, prompt: Sequence[int]) -> None:
         """From here on the answer begins after `prompt`: what a grammar is about."""
         self._answer_begins = len(prompt)

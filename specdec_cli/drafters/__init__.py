@@ -11,6 +11,7 @@ from typing import Literal
 
 from specdec_cli.decode.coupled import Rule
 from specdec_cli.decode.types import Drafter, Head, HiddenStates, Target
+from specdec_cli.drafters.cross.drafter import Crossing, SharedTokensDrafter, TextDrafter
 from specdec_cli.drafters.head import HeadDrafter
 from specdec_cli.drafters.lookahead import LookaheadDrafter
 from specdec_cli.drafters.medusa.drafter import MedusaDrafter
@@ -29,7 +30,7 @@ class DrafterParts:
     """What a drafter may be built from. `session` is the draft model's, None without one, `target` the target's;
     `head` is a trained head's, `heads` are Medusa's; `turns` says which of several sources to ask, None if nobody
     does; `store` holds earlier texts where they are to be copied from, `predicted` the text that the answer is said to
-    repeat, none if it is empty.
+    repeat, none if it is empty. `crossing` translates for a draft model with another vocabulary.
     """
 
     rule: Rule
@@ -42,11 +43,15 @@ class DrafterParts:
     turns: Turns | None = None
     store: NgramStore | None = None
     predicted: tuple[int, ...] = ()
+    crossing: Crossing | None = None
 
 
 def _model(parts: DrafterParts) -> Drafter:
     if parts.session is None:
         raise UsageError("This drafter needs a draft model.", hint="Give one with --draft PATH.")
+    if parts.crossing is not None:
+        way = TextDrafter if parts.crossing.by_text and parts.rule.keeps_text else SharedTokensDrafter
+        return way(parts.session, parts.crossing, parts.rule, parts.end_tokens, p_min=parts.p_min)
     return ModelDrafter(parts.session, parts.rule, parts.end_tokens, p_min=parts.p_min)
 
 

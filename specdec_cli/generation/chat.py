@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
@@ -198,6 +199,39 @@ class Conversation:
         if lost - self._told - {"system"}:
             self._say("The model's chat template drops earlier turns: the model does not see them.")
         self._told |= lost
+
+
+class TwoFormats(Conversation):
+    """A conversation that a draft with another vocabulary reads in its own chat format, `own`: `tell` is handed the
+    prompt and how the draft has it. A draft whose template cannot write these messages reads the target's text."""
+
+    def __init__(
+        self,
+        template: ChatTemplate,
+        encoder: Encoder,
+        own: Conversation,
+        tell: Callable[[Sequence[int], Sequence[int]], None],
+        *,
+        system: str | None,
+        say: Say = ignore,
+    ) -> None:
+        super().__init__(template, encoder, system=system, say=say)
+        self._own = own
+        self._tell_draft = tell
+
+    def ask(self, content: str) -> list[int]:
+        ids = super().ask(content)
+        with suppress(UsageError):
+            self._tell_draft(ids, self._own.ask(content))
+        return ids
+
+    def answered(self, ids: Sequence[int] | None, text: str) -> None:
+        super().answered(ids, text)
+        self._own.answered(None, text)
+
+    def forget(self) -> None:
+        super().forget()
+        self._own.forget()
 
 
 def _without_system(messages: Sequence[Message]) -> list[Message]:

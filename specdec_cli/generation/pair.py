@@ -12,6 +12,8 @@ from specdec_cli.decode.engine import generate
 from specdec_cli.decode.strict import Strict
 from specdec_cli.decode.types import Drafter, Round
 from specdec_cli.drafters import DrafterParts, kinds, make_drafter, sources
+from specdec_cli.drafters.cross.drafter import Crossing, hands_over_text, shares_too_little
+from specdec_cli.drafters.cross.reader import TextReader
 from specdec_cli.drafters.lookahead import LookaheadDrafter
 from specdec_cli.drafters.medusa.heads import Heads, TargetShape, read_heads
 from specdec_cli.drafters.mixed import Turns
@@ -20,7 +22,7 @@ from specdec_cli.drafters.ngram.store import NgramStore, StoreFile, fingerprint
 from specdec_cli.drafters.none import NoDrafter
 from specdec_cli.errors import NoGpu, UsageError
 from specdec_cli.generation.encode import more_ids
-from specdec_cli.generation.prompts import prediction_text
+from specdec_cli.generation.prompts import Follower, prediction_text
 from specdec_cli.generation.rules import check_rule, make_rule, make_strict
 from specdec_cli.lengths.auto import AutoLength
 from specdec_cli.lengths.learned import Learned, LearnedKey, learning
@@ -79,7 +81,7 @@ class Pair:
 
     `tokenizers` is the check's verdict, None without a draft; `heads` are Medusa's for the target; `held_back` says why
     these models' memories forbid drafting; texts that `store` is told to keep are saved when the pair is closed;
-    `predicted` is what the answer is said to repeat.
+    `predicted` is what the answer is said to repeat, `crossing` translates for a draft with another vocabulary.
     `learned` is known of the pair where draft lengths are chosen by cost. With `trust`, further contexts need no trial.
     `grammar` says in which language a grammar was given, if one was.
     """
@@ -93,9 +95,17 @@ class Pair:
     held_back: str | None = None
     store: NgramStore | None = None
     predicted: tuple[int, ...] = ()
+    crossing: Crossing | None = None
     learned: Learned | None = None
     trust: bool = False
     grammar: Kind | None = None
+
+    @property
+    def follower(self) -> Follower | None:
+        """A draft with another vocabulary, which reads conversations in its own format."""
+        if self.crossing is None or self.draft is None:
+            return None
+        return Follower(self.draft.model, self.crossing.reader.tell)
 
     @property
     def rule(self) -> Rule:
@@ -175,6 +185,7 @@ def open_pair(request: PairRequest, *, say: Say, abort: AbortFlag) -> Iterator[P
             held_back,
             _open_store(drafting.ngram_store, target.model, say, stack),
             tuple(more_ids(target.model, predicted, parse_special=False)) if predicted else (),
+            _crossing(plan, rule, target, draft),
             trust=placement.trust,
             grammar=grammar.kind if grammar is not None else None,
         )
@@ -185,6 +196,21 @@ def open_pair(request: PairRequest, *, say: Say, abort: AbortFlag) -> Iterator[P
                     one.session.forget()
         decoding = decoding_for(opened, drafting.drafter, AUTO if drafting.auto else drafting.k, rule, drafting.p_min)
         yield replace(opened, decoding=replace(decoding, strict=make_strict(request, rule)))
+
+
+def _crossing(plan: Plan, rule: Rule, target: OpenModel, draft: OpenModel | OpenHead | None) -> Crossing | None:
+    """What a draft with another vocabulary needs. Raises UsageError for a rule that cannot be kept with it."""
+    if plan.translation is None or draft is None:
+        return None
+    if not rule.keeps_text and shares_too_little(plan.translation):
+        raise UsageError(
+            f"--verify {rule.name} needs tokens that both models have, and these two share too few.",
+            hint="Omit --verify: coupled takes any draft.",
+        )
+    bos = plan.translation.draft.bos
+    first = [bos] if bos is not None and plan.translation.draft.add_bos else []
+    reader = TextReader(draft.model, plan.translation.target_pieces, plan.translation.markers, first)
+    return Crossing(plan.translation, target.model, reader, hands_over_text(plan.translation))
 
 
 def _learned(pair: Pair, plan: Plan, heads: Path | None) -> AbstractContextManager[Learned]:
@@ -366,6 +392,7 @@ def drafter_for(pair: Pair, name: str, rule: Rule, p_min: float, turns: Turns | 
         turns=turns,
         store=pair.store,
         predicted=pair.predicted,
+        crossing=pair.crossing,
     )
     return make_drafter(name, parts)
 

@@ -3,13 +3,15 @@
 import os
 import select
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import BinaryIO, TextIO
 
 from specdec_cli.errors import UsageError
-from specdec_cli.generation.chat import THINKING_SWITCHES, ChatTemplate, Conversation, Say, ignore
+from specdec_cli.generation.chat import THINKING_SWITCHES, ChatTemplate, Conversation, Say, TwoFormats, ignore
 from specdec_cli.generation.encode import ChatEncoder
 from specdec_cli.llama.model import LlamaModel
 
@@ -17,6 +19,14 @@ _LARGEST_PROMPT = 64 << 20
 _LARGEST_PREDICTION = 1 << 20
 _WAIT_FOR_PIPE = 1.0
 """Seconds that a program at the other end of a pipe has to write something."""
+
+
+@dataclass(frozen=True, slots=True)
+class Follower:
+    """A draft model with a vocabulary of its own; `tell` is handed a prompt and how the draft has it."""
+
+    model: LlamaModel
+    tell: Callable[[Sequence[int], Sequence[int]], None]
 
 
 def prompt_text(prompt: str | None, file: Path | None, stdin: TextIO | None, say: Say = ignore) -> str | None:
@@ -94,17 +104,47 @@ def argument_text(text: str, name: str) -> str:
 
 
 def conversation(
-    model: LlamaModel, *, system: str | None, thinking: bool | None, now: Callable[[], datetime], say: Say = ignore
+    model: LlamaModel,
+    *,
+    system: str | None,
+    thinking: bool | None,
+    now: Callable[[], datetime],
+    say: Say = ignore,
+    follower: Follower | None = None,
 ) -> Conversation | None:
-    """A conversation in the model's own format; None when its file has no chat template. `say` takes notes."""
+    """A conversation in the model's own format; None when its file has no chat template. `say` takes notes.
+
+    A `follower` is a draft with another vocabulary, which reads it in its own format if it has one.
+    """
+    template = _template(model, thinking, now)
+    if template is None:
+        return None
+    if thinking is not None and not template.can_switch_thinking:
+        say(f"The model's chat template cannot switch thinking: --{'think' if thinking else 'no-think'} does nothing.")
+    encoder = ChatEncoder(model, lambda: template.own_text)
+    own = _follower_conversation(follower, system, thinking, now) if follower is not None else None
+    if follower is None or own is None:
+        return Conversation(template, encoder, system=system, say=say)
+    return TwoFormats(template, encoder, own, follower.tell, system=system, say=say)
+
+
+def _follower_conversation(
+    follower: Follower, system: str | None, thinking: bool | None, now: Callable[[], datetime]
+) -> Conversation | None:
+    """In the draft's format; None without one that can be used, which is no reason not to draft."""
+    with suppress(UsageError):
+        own = _template(follower.model, thinking, now)
+        if own is not None:
+            return Conversation(own, ChatEncoder(follower.model, lambda: own.own_text), system=system)
+    return None
+
+
+def _template(model: LlamaModel, thinking: bool | None, now: Callable[[], datetime]) -> ChatTemplate | None:
     source = model.chat_template
     if source is None:
         return None
     options = {} if thinking is None else dict.fromkeys(THINKING_SWITCHES, thinking)
-    template = ChatTemplate(source, bos_text=model.bos_text, eos_text=model.eos_text, now=now, options=options)
-    if thinking is not None and not template.can_switch_thinking:
-        say(f"The model's chat template cannot switch thinking: --{'think' if thinking else 'no-think'} does nothing.")
-    return Conversation(template, ChatEncoder(model, lambda: template.own_text), system=system, say=say)
+    return ChatTemplate(source, bos_text=model.bos_text, eos_text=model.eos_text, now=now, options=options)
 
 
 def check_prompt(ids: list[int], n_ctx: int) -> list[int]:

@@ -134,8 +134,9 @@ class Puller:
             self._progress.note(f"{error} It is set aside and downloaded again.")
             return None
 
-    def judge(self, models: tuple[Located, ...], machine: Machine, *, force: bool) -> Judged:
-        """Everything that can be refused before the weights come. `force` lets a pair through whatever is found.
+    def judge(self, models: tuple[Located, ...], machine: Machine, *, force: bool, cross: bool = False) -> Judged:
+        """Everything that can be refused before the weights come. `force` lets a pair through whatever is found,
+        `cross` one whose tokenizers differ.
 
         Raises VocabularyMismatch, OutOfMemory, DiskFull.
         """
@@ -145,7 +146,7 @@ class Puller:
         report = None
         if draft is not None and target.vocabulary is not None and draft.vocabulary is not None:
             report = compare(target.vocabulary, draft.vocabulary)
-        if report is not None and report.verdict == "mismatch" and not force:
+        if report is not None and report.verdict == "mismatch" and not (force or cross):
             raise refusal(report)
         if draft is not None and head is None:
             for note in size_notes(target.facts, draft.facts, force=force):

@@ -15,7 +15,7 @@ from specdec_cli.llama.abort import AbortFlag
 from specdec_cli.llama.devices import devices_named
 from specdec_cli.llama.log import capture_log, log
 from specdec_cli.models.gguf import check_is_gguf
-from specdec_cli.models.vocabulary import PROBE_TEXT, SpecialToken, Vocabulary
+from specdec_cli.models.vocabulary import PROBE_TEXT, SAMPLES, SpecialToken, Vocabulary
 from specdec_cli.settings import ModelSettings
 
 _VOCABULARY_KINDS = {
@@ -259,6 +259,9 @@ class LlamaModel:
             add_eos=bool(llama_cpp.llama_vocab_get_add_eos(vocab)),
             end_tokens=self.end_tokens,
             probe_ids=tuple(self.tokenize(PROBE_TEXT, add_special=True, parse_special=False)),
+            sample_ids=tuple(
+                tuple(self.tokenize(text, add_special=False, parse_special=False)) for text in SAMPLES.values()
+            ),
         )
 
     def close(self) -> None:

@@ -130,8 +130,9 @@ def one_line(report: Report) -> str:
     return f"tokenizers {report.verdict}: {'; '.join(facts)}"
 
 
-def refusal(report: Report) -> VocabularyMismatch:
-    """The error for a pair that cannot work: what differs, in which ids, and what would still work."""
+def refusal(report: Report, *, can_cross: bool = False) -> VocabularyMismatch:
+    """The error for a pair that cannot work: what differs, in which ids, and what would still work. `can_cross` says
+    that drafts could be translated."""
     target, draft = escaped(report.target.name), escaped(report.draft.name)
     first, *others = report.errors
     told = [first, *(f for f in others if f.rule == "token text")]
@@ -142,8 +143,10 @@ def refusal(report: Report) -> VocabularyMismatch:
         lines.append(f"Also different: {', '.join(f'{f.rule} ({f.target} vs {f.draft})' for f in others)}.")
     hint = (
         "Use a draft with the target's tokenizer, usually a smaller model of the same family, or --draft ngram, "
-        "which needs no model. Drafts with a different tokenizer are not supported."
+        "which needs no model."
     )
+    if can_cross:
+        hint = f"Let its drafts be translated with --cross, at some cost in acceptance. Otherwise: {hint}"
     if not {f.rule for f in report.errors} & {"vocabulary type", "token text", "token type", "size"}:
         hint = f"The tokens are the same, so converting the older file again may help. Otherwise: {hint}"
     return VocabularyMismatch("\n".join(lines), hint=hint)

@@ -64,6 +64,7 @@ def decide(asked: Asked, files: Resolved, profile: Profile | None, longest: int)
         verify=asked.verify,
         strict=asked.strict,
         force=asked.force,
+        cross=files.cross,
     )
 
 
@@ -122,6 +123,7 @@ def for_several(files: Resolved, drafters: Iterable[str], longest: int, *, auto:
         trees=trees,
         several=True,
         force=True,
+        cross=files.cross,
     )
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from specdec_cli.advice import cache_notes, pair_notes
 from specdec_cli.drafters import sources
-from specdec_cli.errors import NoGpu, UsageError
+from specdec_cli.errors import NoGpu, UsageError, VocabularyMismatch
 from specdec_cli.llama import amx
 from specdec_cli.llama.devices import built_for_gpu, devices_named, gpu_devices
 from specdec_cli.llama.model import read_vocabulary
@@ -14,11 +14,12 @@ from specdec_cli.models.facts import model_facts
 from specdec_cli.models.gguf import read_model
 from specdec_cli.models.heads import HeadFacts, described, hidden_bytes, own_head, own_part, read_head, refuse_as_target
 from specdec_cli.models.memory import ModelFacts, repacked_formats
-from specdec_cli.models.tokenizer_check import compare, n_real, one_line, refusal
+from specdec_cli.models.tokenizer_check import Report, compare, n_real, one_line, refusal
+from specdec_cli.models.translation import Translation, figures
 from specdec_cli.planning.drafting import longest_draft, n_branches
 from specdec_cli.planning.machine import available_memory, usable_cores
 from specdec_cli.planning.placement import Fit, Gpu, Machine, Sized, changes, place
-from specdec_cli.planning.request import PairRequest, Placement
+from specdec_cli.planning.request import Drafting, PairRequest, Placement
 from specdec_cli.settings import DEFAULT_CONTEXT, LONGEST_FORCED, ContextSettings, ModelSettings
 
 Say = Callable[[str], None]
@@ -29,7 +30,8 @@ class Plan:
     """How both models will be opened. `n_shared` token ids mean the same in both.
 
     `tokenizers` is the check's verdict in a line, None without a draft model. `head` is what the draft is if it is
-    no model of its own; the `draft` of a head inside the target's file is the target.
+    no model of its own; the `draft` of a head inside the target's file is the target. `translation` is there for a
+    draft with another vocabulary: then `n_shared` counts the target's tokens.
     """
 
     target: ModelSettings
@@ -41,6 +43,7 @@ class Plan:
     n_shared: int
     tokenizers: str | None
     head: HeadFacts | None = None
+    translation: Translation | None = None
 
 
 HEAD_BATCH = 64
@@ -57,7 +60,7 @@ def make_plan(request: PairRequest, say: Say) -> Plan:
     refuse_as_target(headers, request.target.name)
     facts, vocabulary = model_facts(headers), read_vocabulary(request.target)
     # Padding is cut off with a draft and without, so that the text is the same in both cases.
-    draft_facts, head, n_shared, tokenizers = None, None, n_real(vocabulary), None
+    draft_facts, head, n_shared, tokenizers, translation = None, None, n_real(vocabulary), None, None
     if "mtp" in sources(drafting.drafter):
         head = own_head(headers, request.target.name)
         draft_facts, facts = own_part(facts, headers)
@@ -69,9 +72,11 @@ def make_plan(request: PairRequest, say: Say) -> Plan:
             tokenizers = f"{drafting.draft.name} has no tokenizer of its own; it knows {head.n_tokens:,} tokens"
         else:
             report = compare(vocabulary, read_vocabulary(drafting.draft))
-            if report.verdict == "mismatch":
-                raise refusal(report)
-            n_shared, tokenizers = min(n_shared, report.n_shared), one_line(report)
+            if report.verdict != "mismatch":
+                n_shared, tokenizers = min(n_shared, report.n_shared), one_line(report)
+            else:
+                translation = _translation(report, drafting)
+                tokenizers = f"tokenizers differ, drafts are translated ({figures(translation.overlap())})"
         notes = size_notes(facts, draft_facts, force=drafting.force) if head is None else []
         for note in (*notes, *cache_notes(placement.cache_type_draft)):
             say(note)
@@ -100,7 +105,17 @@ def make_plan(request: PairRequest, say: Say) -> Plan:
             with_mtp=head is not None and head.kind == "mtp",
             repack=True,  # a draft reads single tokens, which reordered weights are for
         )
-    return Plan(common, facts, contexts[0], draft, draft_facts, contexts[1], n_shared, tokenizers, head)
+    return Plan(common, facts, contexts[0], draft, draft_facts, contexts[1], n_shared, tokenizers, head, translation)
+
+
+def _translation(report: Report, drafting: Drafting) -> Translation:
+    """Between tokenizers that differ. Raises VocabularyMismatch where that was not asked for, or cannot be."""
+    translation = Translation(report.target, report.draft)
+    reason = translation.why_not()
+    if reason is None and drafting.cross:
+        return translation
+    refused = refusal(report, can_cross=reason is None)
+    raise VocabularyMismatch(f"{refused}\nIt cannot be translated: {reason}.", hint=refused.hint) if reason else refused
 
 
 def _head_context(context: ContextSettings, k: int) -> ContextSettings:

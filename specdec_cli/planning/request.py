@@ -18,7 +18,7 @@ class Drafting:
     `draft` is the file of a draft model or trained head, `head` that of Medusa heads. `k` is the length of drafts in
     tokens, with `auto` the longest that measured costs may choose. With `trees`, passes have room for lookahead's
     n-grams, whichever drafter is asked. `predict` is the file of a text that the answer will mostly repeat. `force`
-    opens a draft that is not smaller than its target.
+    opens a draft that is not smaller than its target. With `cross` the draft may have another vocabulary.
     """
 
     drafter: str = "none"
@@ -34,6 +34,7 @@ class Drafting:
     trees: bool = False
     several: bool = False
     force: bool = False
+    cross: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,13 +21,15 @@ Find = Callable[[HubFile], Path | None]
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """The files to open, who drafts, and the preset they came from. `head` are Medusa heads for the target itself."""
+    """The files to open, who drafts, and the preset they came from. `head` are Medusa heads for the target itself.
+    With `cross` the draft may have another vocabulary."""
 
     target: Path
     draft: Path | None
     drafter: str
     preset: Preset | None
     head: Path | None = None
+    cross: bool = False
 
     @property
     def sampling(self) -> SamplingParams:
@@ -84,6 +86,7 @@ def resolve(
         drafter=drafter,
         preset=preset,
         head=head,
+        cross=preset is not None and preset.cross and draft is None,
     )
 
 

@@ -130,8 +130,8 @@ class Report:
 class Preset:
     """A pair with its settings. `k` and `p_min` are the suggested draft length and confidence.
 
-    `chat` names the family of its chat format (the file's own template is what is used), `note` warns,
-    and `unconfirmed` says which facts nobody of this project has checked.
+    With `cross` the draft has another vocabulary. `chat` names the family of its chat format (the file's own template
+    is what is used), `note` warns, and `unconfirmed` says which facts nobody of this project has checked.
     """
 
     name: str
@@ -140,6 +140,7 @@ class Preset:
     target: ModelSource
     draft: ModelSource | None = None
     chat: str | None = None
+    cross: bool = False
     k: int | None = None
     p_min: float | None = None
     sampling: SamplingParams = field(default_factory=SamplingParams)

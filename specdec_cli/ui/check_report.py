@@ -1,6 +1,6 @@
 """The comparison of two tokenizers as a page: the facts side by side, every difference, the verdict."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from rich.cells import cell_len, set_cell_size
 from rich.console import Console
@@ -19,6 +19,7 @@ from specdec_cli.models.tokenizer_check import (
     pre_tokenizer,
     quoted,
 )
+from specdec_cli.models.translation import Overlap, figures
 from specdec_cli.models.vocabulary import Vocabulary
 from specdec_cli.ui import words
 from specdec_cli.ui.paint import BOLD, DIM, PLAIN
@@ -40,17 +41,25 @@ _GAP, _INDENT = 3, 6
 _LABELS = ("file", "vocabulary type", "pre-tokenizer", "tokens", "BOS", "EOS", "EOT", "end tokens", "probe text")
 
 
-def write(report: Report, terminal: Terminal, *, limit: int | None = FEW) -> None:
-    """The whole report; at most `limit` tokens per finding (None: all)."""
+def write(
+    report: Report, terminal: Terminal, *, limit: int | None = FEW, overlap: Mapping[str, Overlap] | None = None
+) -> None:
+    """The whole report; at most `limit` tokens per finding (None: all). With an `overlap` drafts can be translated."""
     console = Console(file=terminal.stream, highlight=False, soft_wrap=True)
-    for line in lines(report, limit, ascii_only=not terminal.utf8):
+    for line in lines(report, limit, ascii_only=not terminal.utf8, overlap=overlap):
         if terminal.color:
             console.print(line)
         else:
             terminal.stream.write(f"{line.plain}\n")  # ten times as fast, and there may be 256,000 lines
 
 
-def lines(report: Report, limit: int | None = FEW, *, ascii_only: bool = False) -> Iterator[Text]:
+def lines(
+    report: Report,
+    limit: int | None = FEW,
+    *,
+    ascii_only: bool = False,
+    overlap: Mapping[str, Overlap] | None = None,
+) -> Iterator[Text]:
     """The report line by line. What comes from the files is escaped; it is never markup."""
     show = _ascii if ascii_only else str
     yield from _facts(report.target, report.draft, show)
@@ -63,6 +72,8 @@ def lines(report: Report, limit: int | None = FEW, *, ascii_only: bool = False) 
     if report.findings:
         yield Text()
     yield Text(show(_verdict(report)), _VERDICTS[report.verdict])
+    if overlap is not None:
+        yield Text(f"translatable with --cross: {figures(overlap)}", _VERDICTS["match with notes"])
 
 
 def _facts(target: Vocabulary, draft: Vocabulary, show: Show) -> Iterator[Text]:

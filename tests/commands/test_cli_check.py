@@ -21,7 +21,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
         ("ring_draft", 0, "match", "tokenizers match: SPM, 320 tokens"),
         ("padded", 0, "match", "note  size: 320 vs 328: 8 padding rows, ignored"),
         ("renamed_marker", 8, "match with notes", "2    '</s>' control   '<|end|>' control"),
-        ("other_words", 4, "mismatch", "error token text: 30 of 320 shared ids have different text"),
+        ("other_words", 4, "translatable", "error token text: 30 of 320 shared ids have different text"),
     ],
 )
 def test_exit_code_and_report(models: Models, draft: str, code: int, verdict: str, says: str) -> None:
@@ -34,7 +34,7 @@ def test_exit_code_and_report(models: Models, draft: str, code: int, verdict: st
     document = json.loads(machine.out)
     assert document["verdict"] == verdict
     assert document["n_shared"] == 320
-    assert list(document) == ["verdict", "n_shared", "target", "draft", "findings"]
+    assert list(document) == ["verdict", "overlap", "n_shared", "target", "draft", "findings"]
 
 
 def test_report_is_plain_text_in_a_pipe(models: Models) -> None:

@@ -306,7 +306,7 @@ def test_a_refusal_names_files_rule_values_and_ids():
     ]
     assert error.hint is not None
     assert "--draft ngram" in error.hint
-    assert "a different tokenizer are not supported" in error.hint
+    assert "--cross" not in error.hint
     assert "--force" not in error.hint
 
 
