@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specdec_cli.decode.sampling import SamplingParams
@@ -125,6 +125,7 @@ def test_equally_long_matches_that_say_different_things_are_told() -> None:
     assert agreement("; a,b.1 a,b.2", "?a,b") == "agree"
 
 
+@settings(deadline=None)
 @given(st.text("ab\n", max_size=60), st.text("abc\n", max_size=60))
 def test_what_is_expected_stands_in_the_text_after_what_it_matches(text: str, answer: str) -> None:
     predicted = PredictedText([ord(c) for c in text])
@@ -194,6 +195,7 @@ def test_a_text_that_is_always_wrong_is_soon_left_alone() -> None:
     assert sum(drafted[-100:]) <= 30
 
 
+@settings(max_examples=30, deadline=None)
 @given(
     st.lists(st.integers(0, 19), max_size=40),
     st.sampled_from([0.0, 0.7, 1.0]),
