@@ -64,6 +64,11 @@ def export(
     check_outputs({"--output": output}, {"MODEL": Path(model), **pairing.reads})
     asked = Asked(k=draft_length(k), p_min=p_min, lookup=False)
     files = pairing.files_for(model)
+    if files.cross:
+        raise UsageError(
+            "A draft with a different tokenizer (--cross) cannot be exported: other programs need the target's.",
+            hint="Omit --cross, or choose a draft with the target's tokenizer.",
+        )
     profile = _profile(files, asked, pairing.draft) if profiled else None
     pair = _pair(files, asked, profile, name, ctx, (hub_target, hub_draft))
     found = ENGINES[to](pair)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from specdec_cli.planning.profile import Profile, key_for, save_profile
-from tests.cli import Models, specdec
+from tests.cli import Models, inside, specdec
 
 
 @pytest.fixture(scope="module")
@@ -74,3 +74,10 @@ def test_the_original_is_read_from_the_file(models: Models, tmp_path: Path) -> N
 def test_what_cannot_be_is_a_sentence(models: Models, more: tuple[str, ...], words: str) -> None:
     done = specdec("export", models.words, *more)
     assert (done.code, words in done.err, done.out) == (2, True, "")
+
+
+def test_a_draft_with_another_tokenizer_is_refused(models: Models) -> None:
+    done = inside("export", models.words, "--draft", models.draft, "--cross", "--to", "llama-server")
+
+    assert done.code == 2
+    assert "--cross" in done.err

@@ -151,8 +151,11 @@ def test_with_lookup_and_lengths_by_cost_it_drafts_too(files: tuple[Path, Path])
     assert crossed["token_ids"] == plain["token_ids"]
 
 
-@pytest.mark.parametrize(("target", "draft"), [("smollm2", "gemma"), ("gemma", "smollm2")])
-def test_real_texts_are_equal(target: str, draft: str) -> None:
+@pytest.mark.parametrize(
+    ("target", "draft", "languages"),
+    [("smollm2", "gemma", ("Russian", "English", "emoji")), ("gemma", "smollm2", ("Chinese", "code", "Russian"))],
+)
+def test_real_texts_are_equal(target: str, draft: str, languages: tuple[str, ...]) -> None:
     """SmolLM2 and Gemma, each drafting for the other, in formats whose numbers do not depend on a pass's width."""
     paths = {"smollm2": need(real_models.smollm2, "Q4_0"), "gemma": need(real_models.gemma3_270m, "Q4_0")}
     request = PairRequest(
@@ -163,7 +166,7 @@ def test_real_texts_are_equal(target: str, draft: str) -> None:
     )
     n_accepted = {}
     with open_pair(request, say=lambda _: None, abort=AbortFlag()) as pair:
-        for i, (language, prompt) in enumerate(TEXTS.items()):
-            plain, text, _, n_accepted[language] = texts(pair, prompt, (0.0, 0.7, 1.0)[i % 3], 4 + i % 4, n=8)
+        for i, language in enumerate(languages):
+            plain, text, _, n_accepted[language] = texts(pair, TEXTS[language], (0.0, 0.7, 1.0)[i], 4 + i, n=6)
             assert text == plain
-    assert sum(n_accepted.values()) >= 5
+    assert sum(n_accepted.values()) >= 3
