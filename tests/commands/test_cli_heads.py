@@ -179,7 +179,7 @@ def test_bench_and_audit_know_heads(models: Heads, tmp_path: Path) -> None:
         done = inside("bench", target, "--draft", draft, *prompts, "-n", 16, "-k", 2, "--temp", 0, "--repeats", 1)
         assert done.code == 0, done.err
         assert "Every text matches plain decoding, token by token, in all " in done.out
-    few = ("--tokens", 16, "--draws", 100, "--places", 1, "-k", "2", "--budget", 0.1)
+    few = ("--tokens", 16, "--draws", 100, "--places", 1, "-k", "2", "--budget", 5)
     for target, draft in ((models.target, models.eagle3), (models.target, models.dspark), (models.mtp, "mtp")):
         done = inside("audit", target, "--draft", draft, *prompts, *few, "--json", "-")
         assert done.code == 0, done.err + done.out
@@ -215,7 +215,7 @@ def test_lookahead_beside_heads(models: Heads, tmp_path: Path, monkeypatch: pyte
     place, trees = TokenBatch.place_tree, list[Any]()
     monkeypatch.setattr(TokenBatch, "place_tree", lambda *args: trees.append(args) or place(*args))
     (tmp_path / "prompts.txt").write_text("a b c a b c", encoding="utf-8")
-    few = ("--tokens", 48, "--draws", 100, "--places", 1, "-k", 3, "--temp", "0,1", "--budget", 0.1)
+    few = ("--tokens", 48, "--draws", 100, "--places", 1, "-k", 3, "--temp", "0,1", "--budget", 5)
     for target, draft in ((models.target, models.eagle3), (models.mtp, "mtp")):
         options = ("--draft", draft, "--drafter", "model,lookahead,lookahead+model", "--rules", "coupled,rejection")
         done = inside(
