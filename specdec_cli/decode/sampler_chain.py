@@ -49,6 +49,11 @@ class Law:
         self.most_forced = most_forced
         self._answer_begins = 0
 
+    @property
+    def longest_forced(self) -> int:
+        """Tokens that may be `forced` at once: none without a grammar."""
+        return self.most_forced if self._grammar is not None else 0
+
     def with_params(self, params: SamplingParams) -> "Law":
         """The same law with other sampler settings."""
         other = copy(self)

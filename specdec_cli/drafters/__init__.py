@@ -59,7 +59,9 @@ def _ngram(parts: DrafterParts) -> Drafter:
     """Where costs decide how much of a draft is verified, it need not be likely as a whole."""
     least_chance = LEAST_CHANCE if parts.turns is None else LEAST_CHANCE_IF_WEIGHED
     predicted = PredictedText(parts.predicted) if parts.predicted else None
-    return NgramDrafter(least_chance=least_chance, store=parts.store, predicted=predicted)
+    return NgramDrafter(
+        least_chance=least_chance, store=parts.store, predicted=predicted, most_forced=parts.rule.law.longest_forced
+    )
 
 
 def _medusa(parts: DrafterParts) -> Drafter:

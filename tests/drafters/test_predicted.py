@@ -182,6 +182,17 @@ def test_every_answer_begins_anew() -> None:
     assert text_of(draft.tokens) == " it\n\n"[: len(draft.tokens) + 1]
 
 
+def test_tokens_that_a_grammar_forces_are_no_new_answer() -> None:
+    """A round that begins with them is longer than a draft."""
+    file = ids(FILE)
+    tokens = [*ids("Show it: "), file[0]]
+    for most_forced in (0, 12):
+        drafter = NgramDrafter(predicted=PredictedText(file), most_forced=most_forced)
+        drafter.propose(tokens, 2)
+        found = drafter.propose([*tokens, *file[1:12]], 2)
+        assert (list(found.tokens) == file[12:14]) == (most_forced > 0)
+
+
 def test_a_text_that_is_always_wrong_is_soon_left_alone() -> None:
     """The cursor finds something after every "a", and it never comes."""
     text, answer = "a.b " * 30, "a.c " * 100

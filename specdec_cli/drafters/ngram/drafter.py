@@ -28,7 +28,8 @@ class NgramDrafter:
     these are copied. After Saxena, "Prompt lookup decoding", 2023, and Hu et al., "SAM decoding", arXiv 2411.10666.
 
     The index grows with the text, so a call costs what the new tokens cost. A text that does not begin with what was
-    indexed (a new conversation, a turn taken back) is read again; what was learnt of chances stays.
+    indexed (a new conversation, a turn taken back) is read again; what was learnt of chances stays. A grammar forces at
+    most `most_forced` tokens beside a draft.
     """
 
     name = "ngram"
@@ -40,6 +41,7 @@ class NgramDrafter:
         least_chance: float = LEAST_CHANCE,
         store: NgramStore | None = None,
         predicted: PredictedText | None = None,
+        most_forced: int = 0,
     ) -> None:
         self._least_chance = least_chance
         self._store = store
@@ -49,6 +51,7 @@ class NgramDrafter:
         self._store_odds = CopyOdds(OF_EARLIER_TEXTS)
         self._predicted_odds = CopyOdds(OF_A_PREDICTION)
         self._from_the_store: list[tuple[int, int, Agreement]] = []
+        self._most_forced = most_forced
         self._asked = 0
         self.n_indexed = 0
 
@@ -107,12 +110,13 @@ class NgramDrafter:
             yield token, self._store_odds.chance(length, agreement)
 
     def _follow(self, tokens: Sequence[int]) -> None:
-        """Index what is new. A piece longer than a draft and a token is a prompt's, of which nothing is learnt."""
+        """Index what is new. A piece longer than a draft, a token and what a grammar forces is a prompt's, of which
+        nothing is learnt."""
         if not _goes_on(self._index.tokens, tokens):
             self._index = SuffixIndex()
         new = tokens[len(self._index.tokens) :]
         self.n_indexed += len(new)
-        if len(new) <= self._asked + 1:
+        if len(new) <= self._asked + 1 + self._most_forced:
             self._learn_of_store(new)
             for token in new:
                 self._learn_of_text(token)
