@@ -8,6 +8,8 @@ BREAK_EVEN_RATIO = 5.0
 """Below this many bytes of target weights per byte of draft weights, drafting seldom pays."""
 
 _SLOW_DRAFT_ROUNDS = 16
+_ROUNDS_WITHOUT = 4
+"""The prompt's, two that show what plain decoding takes, and the last, which may have no room for a draft."""
 
 
 def pair_notes(target: ModelFacts, draft: ModelFacts) -> list[str]:
@@ -66,7 +68,7 @@ def cut_notes(finish: FinishReason, limit: int | None, grammar: str) -> list[str
 
 def run_notes(stats: RunStats, drafter: str) -> list[str]:
     """What went wrong with drafting in a run that is over, or is under way."""
-    if drafter == "none" or stats.passes < 2:
+    if drafter == "none" or stats.passes <= _ROUNDS_WITHOUT:
         return []
     if stats.drafted == 0 and stats.off_reason is None:
         return [

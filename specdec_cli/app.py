@@ -19,6 +19,7 @@ from specdec_cli.commands.local_files import list_files, rm, verify_files
 from specdec_cli.commands.plan import plan
 from specdec_cli.commands.presets import presets_app
 from specdec_cli.commands.pull import pull
+from specdec_cli.commands.race import race
 from specdec_cli.commands.replay import replay
 from specdec_cli.commands.run import run
 from specdec_cli.commands.wrong_usage import wrong_usage
@@ -45,6 +46,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command(cls=Command)(run)
+app.command(cls=Command)(race)
 app.command(cls=Command)(bench)
 app.command(cls=Command)(audit)
 app.command(cls=Command)(replay)

@@ -20,8 +20,12 @@ from tests.ui_fakes import FakeTty, everything
 
 ESCAPE = re.compile(rb"\x1b(\[[0-?]*[ -/]*[@-~]|[@-Z\\-_])")
 SHOW_CURSOR, HIDE_CURSOR, FRAME = b"\x1b[?25h", b"\x1b[?25l", b"\x1b[?2026h"
-PANEL = ("first token", "acceptance", "per pass", "ms per round", "accepted by draft position", "was drafted", "tok/s")
-"""Words of the panel that are no words of a planted model, nor of the summary."""
+PANEL = ("first token", "last pass", "per pass", "ms per pass", "ms: draft", "tok/s")
+"""Words of the panel that are no words of a planted model, nor of what stands before an answer."""
+LEGEND = re.compile(r"plain\s+text\s+is\s+the\s+target's\s+own\n")
+"""The end of what is said before an answer; windows break it anywhere."""
+SUMMARY = re.compile(r"^\d+ tokens?(?: ·|, |$)", re.MULTILINE)
+"""The beginning of what is said after one."""
 
 
 class Terminal:
@@ -134,10 +138,16 @@ class Terminal:
 
     @property
     def answer(self) -> list[str]:
-        """The words above the summary."""
-        above, found, _ = self.text.partition("\nstopped: ")
+        """The words above the summary of the last answer."""
+        text = LEGEND.split(self.text)[-1]
+        found = SUMMARY.search(text)
         assert found, self.text
-        return above.replace("^C", "").split()  # the terminal's echo
+        return text[: found.start()].replace("^C", "").split()  # the terminal's echo
+
+    @property
+    def n_answers(self) -> int:
+        """Answers that have ended."""
+        return len(SUMMARY.findall(self.text))
 
     @property
     def modes_now(self) -> list[Any]:
@@ -147,5 +157,5 @@ class Terminal:
         """The cursor is back, with the last escape of all; the terminal is as it was; no panel is left."""
         assert [found[0] for found in ESCAPE.finditer(self.raw)][-1:] in ([], [SHOW_CURSOR])
         assert self.modes_now == self.modes
-        assert [word for word in PANEL if word in self.text.partition("\nstopped: ")[0]] == []
+        assert [word for word in PANEL if word in SUMMARY.split(self.text)[0]] == []
         assert "Traceback" not in self.text

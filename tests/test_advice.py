@@ -52,7 +52,7 @@ def a_round(drafted: int, *, draft_seconds: float = 0.01, verify_seconds: float 
 
 def stats_of(*rounds: Round) -> RunStats:
     stats = RunStats()
-    for round_ in (Round((), 0, 1), *rounds):
+    for round_ in (*[Round((), 0, 1)] * 4, *rounds):
         stats.add(round_)
     return stats
 

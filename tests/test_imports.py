@@ -39,7 +39,7 @@ IMPORTS = {
     "lengths": "errors untrusted_files paths settings decode planning",
     "forecast": "errors untrusted_files paths settings models llama planning lengths numpy",
     "hub": "errors untrusted paths settings models llama presets planning httpcore2 huggingface_hub",
-    "ui": "foreground decode models rich",
+    "ui": "foreground decode models rich PIL",
     "generation": "errors child_process untrusted_files paths settings decode models drafters llama structured advice "
     "planning lengths ui jinja2 numpy",
     "bench": "errors untrusted_files outputs settings decode drafters llama presets planning lengths ui generation "
@@ -61,6 +61,7 @@ DOORS = {
     "httpcore2": {"hub"},
     "rich": {"ui"},
     "matplotlib": {"bench/plot.py"},
+    "PIL": {"ui/race_gif.py"},
     "llguidance": {"structured"},
     "typer": {"commands", "app"},
     "jinja2": {"generation/template_worker.py"},
@@ -147,11 +148,11 @@ def test_each_room_says_what_it_holds_and_its_arrows(room: str) -> None:
     assert " ".join(callers.split()) == ", ".join(row for row in IMPORTS if room in IMPORTS[row].split()) + "."
 
 
-HEAVY = ("llama_cpp", "huggingface_hub", "httpx2", "httpcore2", "llguidance", "numpy", "matplotlib")
+HEAVY = ("llama_cpp", "huggingface_hub", "httpx2", "httpcore2", "llguidance", "numpy", "matplotlib", "PIL")
 
 
 COMMANDS = [
-    *([name] for name in ("run", "bench", "check", "pull", "plan", "presets", "list")),
+    *([name] for name in ("run", "bench", "race", "check", "pull", "plan", "presets", "list")),
     ["draft", "make"],
     ["audit"],
     ["replay"],
@@ -192,7 +193,7 @@ def test_generate_has_one_caller() -> None:
 
 def test_commands_share_options_and_nothing_of_each_other() -> None:
     """What two of them need is an option's file, or a room's."""
-    names = ("audit", "bench", "draft", "replay", "run")
+    names = ("audit", "bench", "draft", "race", "replay", "run")
     others = {f"specdec_cli.commands.{name}" for name in names}
     for name in [*names, "draft_steps"]:
         assert not others & set(imports(ROOT / "commands" / f"{name}.py")), name

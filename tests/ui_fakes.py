@@ -122,5 +122,5 @@ def sentences(n: int) -> Iterator[str]:
         yield f"word{i:03d}" + ("\n" if i % 17 == 16 else " ")
 
 
-def live(tty: FakeTty, clock: Clock | None = None) -> LiveView:
-    return LiveView(HEADER, tty.terminal, clock=clock or Clock())
+def live(tty: FakeTty, clock: Clock | None = None, *, introduce: bool = True) -> LiveView:
+    return LiveView(HEADER, tty.terminal, introduce=introduce, clock=clock or Clock())

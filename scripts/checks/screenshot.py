@@ -4,24 +4,21 @@ python -m scripts.checks.screenshot trace.jsonl docs/run.svg
 """
 
 import argparse
-import io
 import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.segment import SegmentLines
-from rich.terminal_theme import MONOKAI
-
 from specdec_cli.decode.stats import RunStats
 from specdec_cli.decode.text_stream import Span
 from specdec_cli.decode.types import Round
 from specdec_cli.ui.dashboard import text_styles
-from specdec_cli.ui.paint import Line, Palette
+from specdec_cli.ui.paint import DIM, Line, Palette
 from specdec_cli.ui.panel import panel
+from specdec_cli.ui.race_files import svg
+from specdec_cli.ui.summary import introduction
 from specdec_cli.ui.view import Header
-from specdec_cli.ui.wrap import Wrapper
+from specdec_cli.ui.wrap import Wrapper, wrapped
 
 ROUND_FIELDS = ("n_accepted", "own", "k", "draft_seconds", "verify_seconds", "seconds", "finish", "off_reason")
 
@@ -30,12 +27,7 @@ def main() -> None:
     options = _parser().parse_args()
     with options.trace.open(encoding="utf-8") as lines:
         content = screen(read_trace(lines), columns=options.columns, rows=options.rows)
-    console = Console(
-        record=True, width=options.columns, file=io.StringIO(), color_system="standard", force_terminal=True
-    )
-    console.print(SegmentLines(content, new_lines=True))
-    svg = console.export_svg(title=options.title, theme=MONOKAI)
-    options.svg.write_text(svg, encoding="utf-8")
+    options.svg.write_text(svg(content, options.columns, options.title), encoding="utf-8")
 
 
 def read_trace(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
@@ -43,7 +35,7 @@ def read_trace(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
 
 
 def screen(events: Iterable[dict[str, Any]], *, columns: int, rows: int) -> list[Line]:
-    """The window after the last event: the last rows of the answer, and the panel."""
+    """The window after the last event: what is told first, the last rows of the answer, and the panel."""
     palette = Palette.of(color=True, utf8=True)
     styles = text_styles(palette)
     text, stats, header = Wrapper(columns), RunStats(), None
@@ -58,7 +50,8 @@ def screen(events: Iterable[dict[str, Any]], *, columns: int, rows: int) -> list
     if header is None:
         raise SystemExit("The trace has no header line.")
     figures = panel(header, stats, palette, columns, rows)
-    answer = [*text.rows, text.tail] if text.tail else text.rows
+    above = [row for told in introduction(header, palette.draft_name) for row in wrapped(told, DIM, columns)]
+    answer = [*above, *text.rows, *([text.tail] if text.tail else [])]
     return [*answer[-(rows - 1 - len(figures)) :], *figures]
 
 

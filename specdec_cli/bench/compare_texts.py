@@ -13,6 +13,7 @@ import numpy as np
 
 from specdec_cli.decode.coupled import SharedNoise
 from specdec_cli.decode.strict import width_noise
+from specdec_cli.decode.tokens import first_difference
 from specdec_cli.decode.types import Target
 
 Verdict = Literal["same", "tie", "bug"]
@@ -91,12 +92,6 @@ def border_noise(target: Target, tokens: Sequence[int]) -> float:
         row = target.score(tokens[:n], 1)[0]
     likeliest = np.argpartition(together, -min(_LIKELIEST, len(together)))[-_LIKELIEST:]
     return float(np.abs(row[likeliest] - together[likeliest]).max())
-
-
-def first_difference(a: Sequence[int], b: Sequence[int]) -> int | None:
-    """Index of the first place where two texts differ; a shorter one differs at its end."""
-    differing = (i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y)
-    return next(differing, None if len(a) == len(b) else min(len(a), len(b)))
 
 
 def distance(target: Target, rule: SharedNoise, prefix: Sequence[int], other: int) -> float:

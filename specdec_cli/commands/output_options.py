@@ -1,5 +1,6 @@
 """Output options of `specdec run`."""
 
+import itertools
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -24,6 +25,10 @@ class OutputOptions:
     """One view on stdout, and files beside it."""
 
     plain: Annotated[bool, _output("--plain", help="Stream plain text, without the dashboard.")] = False
+    verbose: Annotated[bool, _output("-v", "--verbose", help="Show all statistics after an answer.")] = False
+    compare: Annotated[
+        bool, _output("--compare", help="Afterwards decode the same prompt plainly, and put the two side by side.")
+    ] = False
     as_json: Annotated[bool, _output("--json", help="Print one JSON document on stdout, and nothing else.")] = False
     jsonl: Annotated[Path | None, _output(help="Write a trace to this file, one JSON line per round.")] = None
     logprobs: Annotated[
@@ -40,6 +45,8 @@ class OutputOptions:
         """Raises UsageError for what has no place in the output."""
         if self.as_json and is_chat:
             raise UsageError("--json needs a prompt.", hint="Give one as an argument, with -f, or through a pipe.")
+        if self.compare and is_chat:
+            raise UsageError("--compare needs a prompt.", hint="Give one as an argument, with -f, or through a pipe.")
         if self.logprobs is not None and not self.as_json and self.jsonl is None:
             raise UsageError("--logprobs needs --json or --jsonl.", hint="Add --json, or --jsonl FILE.")
 
@@ -60,6 +67,13 @@ class OutputOptions:
 
         if self.as_json:
             return lambda _: SilentView(say)
+        n_opened = itertools.count()
         return lambda header: open_view(
-            header, plain=self.plain, stdout=sys.stdout, stderr=sys.stderr, environ=os.environ
+            header,
+            plain=self.plain,
+            stdout=sys.stdout,
+            stderr=sys.stderr,
+            environ=os.environ,
+            verbose=self.verbose,
+            introduce=next(n_opened) == 0,  # a chat opens one for each answer
         )

@@ -3,6 +3,7 @@
 import json
 import secrets
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from specdec_cli.commands.chat import chat, stoppable
+from specdec_cli.commands.comparison import tell_comparison
 from specdec_cli.commands.drafting_options import DraftingOptions, DraftOptions
 from specdec_cli.commands.groups import takes_groups
 from specdec_cli.commands.options import MODEL, loading, say, waiting, write_log
@@ -26,12 +28,14 @@ if TYPE_CHECKING:
     from specdec_cli.generation.chat import Conversation
     from specdec_cli.generation.pair import Pair
     from specdec_cli.generation.prompt_cache import PromptCache
+    from specdec_cli.generation.recording import Recording
     from specdec_cli.generation.trace import Trace
     from specdec_cli.generation.writer import Writer, Written
     from specdec_cli.llama.abort import AbortFlag
     from specdec_cli.planning.profile import Profile
     from specdec_cli.planning.request import PairRequest
     from specdec_cli.presets.resolve import Resolved
+    from specdec_cli.ui.waiting import Waiting
 
 
 @takes_groups
@@ -94,9 +98,11 @@ def run(
         ids = talk.ask(question) if talk is not None else text.ids_without_template(pair, question, system)
         with stoppable(abort):
             written = writer.write(ids)
-        _finish(pair, written, settings if output.as_json else None)
         if cache is not None:
             cache.save(written.prompt_tokens - 1)  # the last token is evaluated with what follows it
+        with stoppable(abort), line:
+            alone = _plainly(pair, ids, text, line) if output.compare and written.answer.error is None else None
+        _finish(pair, written, settings if output.as_json else None, alone)
 
 
 def _guard() -> None:
@@ -130,11 +136,11 @@ def _request(
 def _writer(
     pair: "Pair", text: TextOptions, output: OutputOptions, trace: "Trace", settings: dict[str, Any]
 ) -> "Writer":
-    from specdec_cli.generation.writer import Limits, Writer
+    from specdec_cli.generation.writer import Writer
 
     return Writer(
         pair,
-        Limits(text.n, tuple(text.stop or ())),
+        text.limits,
         open_view=output.view_opener(),
         trace=trace,
         settings=settings,
@@ -154,15 +160,32 @@ def _converse(
             cache.save(writer.prompt_tokens - 1)
 
 
-def _finish(pair: "Pair", written: "Written", settings: dict[str, Any] | None) -> None:
-    """Notes on the answer, and the document that tells these settings, if one is wanted. Raises what ended it early."""
+def _plainly(pair: "Pair", ids: Sequence[int], text: TextOptions, line: "Waiting") -> "Recording":
+    """The same prompt, decoded plainly with the same seed."""
+    from specdec_cli.generation.pair import plain_decoding
+    from specdec_cli.generation.recording import record
+
+    line.show("Decoding the same prompt plainly ...")
+    return record(pair, ids, text.limits, plain_decoding(pair.rule), time.perf_counter)
+
+
+def _finish(pair: "Pair", written: "Written", settings: dict[str, Any] | None, alone: "Recording | None") -> None:
+    """Notes on the answer and how it compares, and the document that tells these settings, if one is wanted. Raises
+    what ended an answer early."""
     from specdec_cli.generation.json_document import run_document
+    from specdec_cli.generation.recording import Comparison
 
     _tell(pair)
+    error, comparison = written.answer.error, None
+    if alone is not None:
+        error = alone.answer.error
+        comparison = Comparison.of(written.answer.stats, written.reply.tokens, alone) if error is None else None
     if settings is not None:
-        print(json.dumps(run_document(pair, written, settings)))
-    if written.answer.error is not None:
-        raise written.answer.error
+        print(json.dumps(run_document(pair, written, settings, comparison)))
+    elif comparison is not None:
+        tell_comparison(comparison, pair)
+    if error is not None:
+        raise error
 
 
 def _tell(pair: "Pair") -> None:

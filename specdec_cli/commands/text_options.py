@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from specdec_cli.generation.chat import Conversation
     from specdec_cli.generation.pair import Pair
     from specdec_cli.generation.prompt_cache import PromptCache
+    from specdec_cli.generation.writer import Limits
 
 _text = in_panel("Text")
 
@@ -92,6 +93,12 @@ class TextOptions:
         if self.system is not None:
             return argument_text(self.system, "--system")
         return None if self.raw else preset_system
+
+    @property
+    def limits(self) -> "Limits":
+        from specdec_cli.generation.writer import Limits
+
+        return Limits(self.n, tuple(self.stop or ()))
 
     def settings(self, system: str | None) -> dict[str, Any]:
         """As documents and traces tell them."""

@@ -6,6 +6,7 @@ from dataclasses import replace
 from specdec_cli.decode.coupled import Rule
 from specdec_cli.decode.draft_length import DraftLength
 from specdec_cli.decode.logprobs import logprobs
+from specdec_cli.decode.plain_pace import PlainChecks
 from specdec_cli.decode.sampler_chain import Law, certain
 from specdec_cli.decode.strict import Strict
 from specdec_cli.decode.tokens import Tokens
@@ -38,6 +39,7 @@ def generate(
     clock: Callable[[], float],
     n_logprobs: int | None = None,
     strict: Strict | None = None,
+    checks: PlainChecks | None = None,
 ) -> Iterator[Round]:
     """Yield one Round per target pass until an end token, the limit or the end of the context.
 
@@ -46,7 +48,8 @@ def generate(
     reads the prompt and emits one token, so that the time to first token is that of plain decoding.
     `prompt` holds at least one token and fewer than target.n_ctx. With `n_logprobs` rounds tell
     log-probabilities of their tokens and of that many alternatives; `strict` (of the same rule) keeps
-    drafts to widths without noise, or settles near ties.
+    drafts to widths without noise, or settles near ties; `checks` says which rounds go without a draft, unknown to
+    `length`.
     """
     if isinstance(drafter, HiddenDrafter) and drafter.wants_hidden and isinstance(target, HiddenTarget):
         target = _WithHidden(target)
@@ -64,8 +67,9 @@ def generate(
         # The target adds a token of its own, so a draft may fill all but one of the places left.
         room = 0 if is_first else limit - len(tokens) - 1
         forced = rule.law.forced(tokens, room)
+        is_check = checks is not None and not (is_first or forced) and checks.due()
         k = len(forced)
-        if not forced and not is_first:
+        if not (forced or is_first or is_check):
             k = length.next(len(tokens), room)
         elif forced and is_unweighed and goes_ahead and not ends(forced[-1]):
             k += length.next(len(tokens) + k, min(room, rule.law.most_forced) - k)
@@ -104,8 +108,10 @@ def generate(
         )
         if is_end:
             round_ = round_.ending_after(len(new))
-        if draft.source != FORCED:
+        if draft.source != FORCED and not is_check:
             length.observe(round_)
+        if checks is not None and not is_first:
+            checks.saw(round_)
         # A round without room for a draft asks nobody, but what is off stays off.
         off_reason = draft.off_reason or length.off_reason or off_reason
         if off_reason is not None:

@@ -3,10 +3,12 @@
 from collections import deque
 from dataclasses import dataclass, field
 
+from specdec_cli.decode.plain_pace import PlainEstimate, PlainPace
 from specdec_cli.decode.types import FORCED, Round
 
 RECENT_ROUNDS = 64
-"""Rounds that the sparkline and the current speed look back on."""
+"""Rounds that are kept whole."""
+TREND_PARTS = 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +26,45 @@ class Evaluation:
             self.read_tokens - before.read_tokens,
             self.read_seconds - before.read_seconds,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Gain:
+    """What drafting brought against plain decoding of the same tokens after the first: seconds measured, and seconds
+    that plain decoding would have taken by the estimate."""
+
+    plain: PlainEstimate
+    seconds: float
+    plain_seconds: float
+
+    @property
+    def speedup(self) -> float:
+        return self.plain_seconds / self.seconds
+
+
+@dataclass
+class Trend:
+    """Acceptance along an answer: at most TREND_PARTS parts of equally many rounds, (accepted, drafted) each."""
+
+    parts: list[tuple[int, int]] = field(default_factory=list)
+    _rounds_each: int = 1
+    _rounds: int = 0
+
+    def add(self, round_: Round) -> None:
+        if self._rounds % self._rounds_each == 0:
+            self.parts.append((0, 0))
+        accepted, drafted = self.parts[-1]
+        self.parts[-1] = accepted + round_.n_accepted, drafted + len(round_.drafted)
+        self._rounds += 1
+        if len(self.parts) == TREND_PARTS and self._rounds % self._rounds_each == 0:
+            pairs = zip(self.parts[::2], self.parts[1::2], strict=True)
+            self.parts = [(a + b, n + m) for (a, n), (b, m) in pairs]
+            self._rounds_each *= 2
+
+    @property
+    def shares(self) -> list[float | None]:
+        """Accepted / drafted of each part; None where nothing was drafted."""
+        return [accepted / drafted if drafted else None for accepted, drafted in self.parts]
 
 
 @dataclass
@@ -47,6 +88,8 @@ class RunStats:
     off_reason: str | None = None
     target: Evaluation | None = None
     draft: Evaluation | None = None
+    trend: Trend = field(default_factory=Trend)
+    plain_pace: PlainPace = field(default_factory=PlainPace)
     recent: deque[Round] = field(default_factory=lambda: deque(maxlen=RECENT_ROUNDS))
 
     def add(self, round_: Round) -> None:
@@ -65,6 +108,8 @@ class RunStats:
         self.decode_seconds += round_.seconds
         self.draft_seconds += round_.draft_seconds
         self.verify_seconds += round_.verify_seconds
+        self.plain_pace.add(round_)
+        self.trend.add(round_)
 
     def _count_draft(self, round_: Round) -> None:
         if not round_.drafted:
@@ -113,13 +158,12 @@ class RunStats:
         return after_first / self.decode_seconds if self.decode_seconds > 0 else None
 
     @property
-    def tokens_per_second_now(self) -> float | None:
-        """The same over the recent rounds, the prompt's round left out."""
-        rounds = list(self.recent)
-        if len(rounds) == self.passes:
-            rounds = rounds[1:]
-        seconds = sum(r.seconds for r in rounds)
-        return sum(len(r.tokens) for r in rounds) / seconds if seconds > 0 else None
+    def gain(self) -> "Gain | None":
+        """Against plain decoding, estimated; None where nothing was drafted or no single-token pass is known yet."""
+        plain, speed = self.plain_pace.estimate(), self.tokens_per_second
+        if plain is None or speed is None or not self.drafted:
+            return None
+        return Gain(plain, self.decode_seconds, plain.seconds * (self.tokens - self.first_round_tokens))
 
     @property
     def other_seconds(self) -> float:

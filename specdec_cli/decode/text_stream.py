@@ -16,6 +16,15 @@ class Span:
     origin: Origin
 
 
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """New text, in seconds after the first token, and how many tokens there are with it."""
+
+    seconds: float
+    spans: tuple[Span, ...]
+    tokens: int
+
+
 class Reply:
     """One answer, made from its rounds: its tokens with their origins, and its text.
 

@@ -93,3 +93,9 @@ def shared_prefix(a: T, b: T) -> int:
         else:
             high = middle
     return low
+
+
+def first_difference(a: Sequence[int], b: Sequence[int]) -> int | None:
+    """Index of the first place where two texts differ; a shorter one differs at its end."""
+    differing = (i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y)
+    return next(differing, None if len(a) == len(b) else min(len(a), len(b)))

@@ -11,12 +11,15 @@ import numpy as np
 from specdec_cli import __version__
 from specdec_cli.decode.types import TokenLogprob
 from specdec_cli.generation.pair import OpenHead, OpenModel, Pair
+from specdec_cli.generation.recording import Comparison
 from specdec_cli.generation.trace import stats_document
 from specdec_cli.generation.writer import Written
 from specdec_cli.llama.versions import versions as llama_versions
 
 
-def run_document(pair: Pair, written: Written, settings: Mapping[str, Any]) -> dict[str, Any]:
+def run_document(
+    pair: Pair, written: Written, settings: Mapping[str, Any], comparison: Comparison | None = None
+) -> dict[str, Any]:
     """What `run --json` prints. `origins` has one entry per token id; times are in seconds, sizes in bytes.
 
     `grammar_complete` says whether the text may end there by its grammar: null without one, or after a stop string.
@@ -41,6 +44,7 @@ def run_document(pair: Pair, written: Written, settings: Mapping[str, Any]) -> d
         "strict": _strict(pair),
         "versions": versions(),
         "stats": stats_document(answer.stats),
+        "compare": comparison.document() if comparison is not None else None,
     }
 
 

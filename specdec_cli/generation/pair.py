@@ -9,6 +9,7 @@ from pathlib import Path
 from specdec_cli.decode.coupled import Rule
 from specdec_cli.decode.draft_length import GIVE_UP_AFTER, DraftLength, FixedLength
 from specdec_cli.decode.engine import generate
+from specdec_cli.decode.plain_pace import PlainChecks
 from specdec_cli.decode.strict import Strict
 from specdec_cli.decode.types import Drafter, Round
 from specdec_cli.drafters import DrafterParts, kinds, make_drafter, sources
@@ -125,10 +126,12 @@ class Pair:
         clock: Callable[[], float],
         ends: Callable[[int], bool] | None = None,
         n_logprobs: int | None = None,
+        checks: PlainChecks | None = None,
     ) -> Iterator[Round]:
         """Answer a prompt, as asked when the pair was opened or by another `decoding`: the engine's rounds.
 
-        `ends` says whether the text ends with a token; without it, end tokens do.
+        `ends` says whether the text ends with a token; without it, end tokens do. `checks` says which rounds go without
+        a draft, where that leaves the text the same.
         """
         way = decoding or self.decoding
         return generate(
@@ -142,6 +145,7 @@ class Pair:
             clock=clock,
             n_logprobs=n_logprobs,
             strict=way.strict,
+            checks=checks if way.rule.keeps_text else None,
         )
 
 

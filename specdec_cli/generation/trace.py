@@ -13,6 +13,7 @@ from specdec_cli.ui.view import Header
 
 def stats_document(stats: RunStats) -> dict[str, Any]:
     """The counts and rates of a run; acceptance is null when nothing was drafted. Times in seconds."""
+    gain = stats.gain
     return {
         "tokens": stats.tokens,
         "passes": stats.passes,
@@ -28,6 +29,9 @@ def stats_document(stats: RunStats) -> dict[str, Any]:
         },
         "decode_seconds": stats.decode_seconds,
         "tokens_per_second": stats.tokens_per_second,
+        "plain_tokens_per_second_estimate": None if gain is None else 1 / gain.plain.seconds,
+        "speedup_estimate": None if gain is None else gain.speedup,
+        "speedup_estimate_spread": None if gain is None else gain.plain.spread,
         "ttft_seconds": stats.ttft_seconds,
         "draft_seconds": stats.draft_seconds,
         "verify_seconds": stats.verify_seconds,

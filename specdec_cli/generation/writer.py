@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from specdec_cli.advice import cut_notes
+from specdec_cli.decode.plain_pace import PlainChecks
 from specdec_cli.decode.text_stream import Reply
 from specdec_cli.generation.answer import Answer, follow
 from specdec_cli.generation.chat import Conversation
@@ -84,6 +85,7 @@ class Writer:
             max_tokens=self._limits.max_tokens,
             clock=self._clock,
             n_logprobs=self._n_logprobs,
+            checks=PlainChecks() if header.drafting else None,
         )
         with self._open_view(header) as view:
             answer = follow(rounds, reply, view, self._trace, pair.decoding.drafter.name, close)
@@ -109,6 +111,7 @@ def describe(pair: Pair, prompt_tokens: int) -> Header:
         sampling=_sampling(pair),
         n_ctx=pair.target.session.n_ctx,
         prompt_tokens=prompt_tokens,
+        seed=None if pair.rule.law.params.is_greedy else pair.rule.seed,
     )
 
 

@@ -18,7 +18,7 @@ from specdec_cli.decode.types import FinishReason, Origin
 from specdec_cli.ui.clean import Cleaner, printable
 from specdec_cli.ui.paint import DIM, PLAIN, Line, Palette
 from specdec_cli.ui.panel import panel
-from specdec_cli.ui.summary import placement, summary, warnings
+from specdec_cli.ui.summary import introduction, one_line, summary, warnings
 from specdec_cli.ui.terminal import Terminal
 from specdec_cli.ui.view import Header
 from specdec_cli.ui.wrap import Wrapper, wrapped
@@ -72,9 +72,13 @@ class LiveView:
         terminal: Terminal,
         *,
         redirect_stderr: bool = False,
+        verbose: bool = False,
+        introduce: bool = True,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._header = header
+        self._verbose = verbose
+        self._introduce = introduce
         self._terminal = terminal
         self._clock = clock
         self._palette = Palette.of(color=terminal.color, utf8=terminal.utf8)
@@ -91,13 +95,13 @@ class LiveView:
         self._panel_shows: tuple[int, int, bool, str | None] | None = None
         self._next_panel = float("-inf")
         self._panel_is_new = False
-        self._console = _console(terminal)
+        self._console = console_for(terminal)
         self._region = Region(self._console, redirect_stderr=redirect_stderr)
 
     def __enter__(self) -> Self:
         try:
             self._region.start()
-            self._draw()
+            self._draw(news=self._introduction())
         except BaseException:
             self._restore_terminal()
             raise
@@ -131,9 +135,7 @@ class LiveView:
         if text in self._noticed:
             return
         self._noticed.add(text)
-        columns, _ = self._terminal.size()
-        clean = printable(text, ascii_only=not self._palette.utf8)
-        self._draw(news=wrapped(clean, self._palette.notice, columns))
+        self._draw(news=self._rows([(text, self._palette.notice)]))
 
     def finish(self, spans: Sequence[Span], stats: RunStats, reason: FinishReason, notes: Sequence[str] = ()) -> None:
         self._pending += spans
@@ -145,12 +147,20 @@ class LiveView:
         self._region.lines = []
         self._region.stop()
 
+    def _introduction(self) -> list[Line]:
+        lines = introduction(self._header, self._palette.draft_name) if self._introduce else []
+        return self._rows([(text, DIM) for text in lines])
+
     def _summary(self, reason: FinishReason, notes: Sequence[str]) -> list[Line]:
-        columns, _ = self._terminal.size()
-        warned = warnings(self._stats)
-        texts = [("", DIM), *((text, DIM) for text in summary(self._stats, reason) + placement(self._header))]
-        texts += [(text, self._palette.off) for text in warned]
+        glance = one_line(self._header, self._stats, reason, utf8=self._palette.utf8)
+        texts = [("", DIM), (glance, DIM)]
+        texts += [(text, DIM) for text in (summary(self._stats, reason) if self._verbose else [])]
+        texts += [(text, self._palette.off) for text in warnings(self._stats)]
         texts += [(text, self._palette.notice) for text in notes]
+        return self._rows(texts)
+
+    def _rows(self, texts: Sequence[tuple[str, Style]]) -> list[Line]:
+        columns, _ = self._terminal.size()
         return [
             row
             for text, style in texts
@@ -204,7 +214,7 @@ def text_styles(palette: Palette) -> dict[Origin, Style]:
     return {"draft": palette.draft, "target": PLAIN}
 
 
-def _console(terminal: Terminal) -> Console:
+def console_for(terminal: Terminal) -> Console:
     """Colours are the terminal's own sixteen, so that they suit its background."""
     return Console(
         file=terminal.stream,

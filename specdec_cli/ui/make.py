@@ -19,11 +19,17 @@ def open_view(
     stdout: TextIO,
     stderr: TextIO,
     environ: Mapping[str, str],
+    verbose: bool = False,
+    introduce: bool = True,
     clock: Callable[[], float] = time.perf_counter,
 ) -> View:
-    """The live view where it was not refused and the terminal can show it; plain text elsewhere."""
+    """The live view where it was not refused and the terminal can show it; plain text elsewhere.
+
+    With `verbose` all statistics follow an answer. The live view says before it what the models are, if it is to
+    `introduce` them.
+    """
     out, err = Terminal(stdout, environ), Terminal(stderr, environ)
     # Consoles before Windows 10 do not know the escapes that a frame is made of.
     if plain or not out.can_draw or detect_legacy_windows():
-        return PlainView(header, out, err)
-    return LiveView(header, out, redirect_stderr=err.is_tty, clock=clock)
+        return PlainView(header, out, err, verbose=verbose)
+    return LiveView(header, out, redirect_stderr=err.is_tty, verbose=verbose, introduce=introduce, clock=clock)

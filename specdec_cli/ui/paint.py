@@ -42,20 +42,17 @@ class Palette:
     def rule(self) -> str:
         return "─" if self.utf8 else "-"
 
+    @property
+    def pass_signs(self) -> tuple[str, str, str]:
+        """A draft token that was accepted, one that was not, and the target's own."""
+        return ("■", "□", "◆") if self.utf8 else ("#", "x", "+")
+
     def crop(self, text: str, width: int) -> str:
         """`text` in at most `width` characters, with a sign where some are missing."""
         sign = "…" if self.utf8 else "..."
         if len(text) <= width:
             return text
         return text[: max(0, width - len(sign))] + sign[:width]
-
-    def crop_middle(self, text: str, width: int) -> str:
-        """The same for file names, whose end (the quantisation) tells more than their middle."""
-        sign = "…" if self.utf8 else "..."
-        if len(text) <= width:
-            return text
-        end = (width - len(sign)) // 2
-        return text[: max(0, width - len(sign) - end)] + sign[:width] + text[len(text) - end :]
 
     def safe(self, content: Line) -> Line:
         """Names and reasons come from files: one line, and nothing that the terminal obeys."""

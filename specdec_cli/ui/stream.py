@@ -8,7 +8,7 @@ from specdec_cli.decode.stats import RunStats
 from specdec_cli.decode.text_stream import Span
 from specdec_cli.decode.types import FinishReason
 from specdec_cli.ui.clean import Cleaner, printable
-from specdec_cli.ui.summary import placement, summary, warnings
+from specdec_cli.ui.summary import one_line, placement, summary, warnings
 from specdec_cli.ui.terminal import Terminal
 from specdec_cli.ui.view import Header
 
@@ -20,8 +20,9 @@ class PlainView:
     cleaned. When the reader of a pipe goes away, `show` and `finish` raise BrokenPipeError.
     """
 
-    def __init__(self, header: Header, stdout: Terminal, stderr: Terminal) -> None:
+    def __init__(self, header: Header, stdout: Terminal, stderr: Terminal, *, verbose: bool = False) -> None:
         self._header = header
+        self._verbose = verbose
         self._stdout = stdout
         self._stderr = stderr
         self._cleaner = Cleaner(ascii_only=not stdout.utf8) if stdout.is_tty else None
@@ -49,7 +50,9 @@ class PlainView:
         self.show(spans, stats)
         if self._cleaner:
             self._write(self._cleaner.close())
-        self._say([*summary(stats, reason), *placement(self._header), *warnings(stats), *notes])
+        more = [*summary(stats, reason), *placement(self._header)] if self._verbose else []
+        glance = one_line(self._header, stats, reason, utf8=self._stderr.utf8)
+        self._say([glance, *more, *warnings(stats), *notes])
 
     def _write(self, text: str) -> None:
         if not text:

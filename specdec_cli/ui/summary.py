@@ -1,4 +1,4 @@
-"""The lines after an answer."""
+"""The lines before and after an answer."""
 
 from specdec_cli.decode.stats import RunStats
 from specdec_cli.decode.types import FinishReason
@@ -6,8 +6,21 @@ from specdec_cli.ui import words
 from specdec_cli.ui.view import Header
 
 
+def introduction(header: Header, draft_name: str) -> list[str]:
+    """What does not change while answers are written. `draft_name` is how accepted draft tokens are marked."""
+    models = [header.target.name]
+    if header.draft is not None:
+        models.append(header.draft.name)
+    elif header.drafting:
+        models.append(header.drafter)
+    placed, sampling = placement(header)
+    lines = [f"{' + '.join(models)}, context {header.n_ctx}, {sampling}", placed]
+    legend = f"{draft_name} text was drafted and accepted, plain text is the target's own"
+    return [*lines, legend] if header.drafting else lines
+
+
 def placement(header: Header) -> list[str]:
-    """Where the models are and what they take: the panel shows it too, but not in every window."""
+    """Where the models are and what they take, and how tokens are chosen."""
     models = [("target", header.target), ("draft", header.draft)]
     there = [(name, model) for name, model in models if model is not None]
     layers = ", ".join("{}/{} {}".format(*model.layers_on_gpu, name) for name, model in there)
@@ -17,18 +30,47 @@ def placement(header: Header) -> list[str]:
     return [f"layers on GPU: {layers}; memory: {memory}", header.sampling]
 
 
+def one_line(header: Header, stats: RunStats, reason: FinishReason, *, utf8: bool) -> str:
+    """The answer at a glance."""
+    parts = [words.count(stats.tokens, "token")]
+    if stats.tokens_per_second is not None:
+        parts.append(words.speed(stats.tokens_per_second))
+    if stats.gain is not None:
+        parts.append(words.gain(stats.gain))
+    if stats.acceptance is not None:
+        parts.append(f"{words.percent(stats.acceptance)} accepted")
+    if header.seed is not None:
+        parts.append(f"seed {header.seed}")
+    if reason != "stop":
+        parts.append(words.REASONS[reason])
+    return words.listed(parts, utf8=utf8)
+
+
 def summary(stats: RunStats, reason: FinishReason) -> list[str]:
-    """What happened, in counts that were counted and times that were measured."""
+    """What happened, in counts that were counted and times that were measured. The gain is an estimate."""
     return [
         f"stopped: {words.REASONS[reason]}",
         f"{words.count(stats.tokens, 'token')}, {words.decimal(stats.tokens_per_second, 1)} tokens/s, "
         f"first token after {words.duration(stats.ttft_seconds)}",
+        *_gain(stats),
         f"{words.count(stats.passes, 'round')}, {words.decimal(stats.tokens_per_pass, 2)} tokens per pass, "
         f"drafted {stats.drafted}, accepted {stats.accepted}, acceptance {words.percent(stats.acceptance)}",
         *_sources(stats),
         f"draft {words.duration(stats.draft_seconds)}, verify {words.duration(stats.verify_seconds)}, "
         f"other {words.duration(stats.other_seconds)}",
         *_prompt(stats),
+    ]
+
+
+def _gain(stats: RunStats) -> list[str]:
+    gain = stats.gain
+    if gain is None:
+        return []
+    times = words.times(gain.seconds, gain.plain_seconds)
+    slower = "" if gain.speedup >= 1 else "slower: "
+    return [
+        f"{slower}{gain.speedup:.2f}x plain decoding ({times}), "
+        f"estimated from single-token passes, to within {words.percent(gain.plain.spread)}"
     ]
 
 

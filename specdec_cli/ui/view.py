@@ -30,7 +30,8 @@ class ModelLine:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What is known before the first token. `draft` is None when no draft model is loaded."""
+    """What is known before the first token. `draft` is None when no draft model is loaded, `seed` where nothing is
+    drawn."""
 
     target: ModelLine
     draft: ModelLine | None
@@ -38,6 +39,7 @@ class Header:
     sampling: str
     n_ctx: int
     prompt_tokens: int
+    seed: int | None = None
 
     @property
     def drafting(self) -> bool:

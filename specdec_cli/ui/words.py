@@ -1,5 +1,8 @@
 """Numbers and reasons as people read them. A number that does not exist is a dash."""
 
+from collections.abc import Sequence
+
+from specdec_cli.decode.stats import Gain
 from specdec_cli.decode.types import FinishReason
 
 REASONS: dict[FinishReason, str] = {
@@ -59,3 +62,34 @@ def count(n: int, noun: str, plural: str | None = None) -> str:
 
 def off(reason: str) -> str:
     return f"speculation OFF ({reason})"
+
+
+def speed(tokens_per_second: float | None) -> str:
+    return f"{decimal(tokens_per_second, 1 if (tokens_per_second or 0) < 99.95 else 0)} tok/s"
+
+
+def seconds(value: float) -> str:
+    return f"{value:.1f} s" if value >= 0.95 else f"{milliseconds(value)} ms"
+
+
+def gain(estimate: Gain) -> str:
+    """Against plain decoding, in two digits; ~ marks an estimate."""
+    slower = ": slower" if estimate.speedup < 0.995 else ""
+    return f"~{_two_digits(estimate.speedup)}x plain{slower}"
+
+
+def spread(estimate: Gain, *, utf8: bool) -> str:
+    return f"{'±' if utf8 else '+-'}{percent(estimate.plain.spread)}"
+
+
+def times(drafted: float, plain: float) -> str:
+    return f"{seconds(drafted)} instead of {seconds(plain)}"
+
+
+def _two_digits(ratio: float) -> str:
+    return f"{ratio:.0f}" if ratio >= 9.95 else f"{ratio:.1f}" if ratio >= 1.095 else f"{ratio:.2f}"
+
+
+def listed(parts: Sequence[str], *, utf8: bool) -> str:
+    """Figures in one line."""
+    return (" · " if utf8 else ", ").join(parts)

@@ -21,16 +21,18 @@ from specdec_cli.errors import (
 )
 from tests.cli import Models, inside, specdec
 
-SUMMARY = [
+GLANCE = r"\d+ tokens · [\d.]+ tok/s( · ~[\d.]+x plain · \d+% accepted)?( · seed \d+)?( · token limit reached)?"
+ALL_FIGURES = [
     r"stopped: (token limit reached|end of answer|context full)",
     r"\d+ tokens, [\d.]+ tokens/s, first token after [\d.]+ m?s",
+    r"(slower: )?[\d.]+x plain decoding \([\d.]+ m?s instead of [\d.]+ m?s\), estimated from .*, to within \d+%",
     r"\d+ rounds, [\d.]+ tokens per pass, drafted \d+, accepted \d+, acceptance (\d+%|-)",
     r"draft [\d.]+ m?s, verify [\d.]+ m?s, other [\d.]+ m?s",
     r"read: target \d+ tokens? in [\d.]+ m?s(, draft \d+ tokens? in [\d.]+ m?s)?",
     r"layers on GPU: 0/\d+ target(, 0/\d+ draft)?; memory: target \d+ MiB \+ \d+ MiB cache(, draft .*)?",
     r"greedy|temperature [\d.]+, top-k \d+, top-p [\d.]+, min-p [\d.]+, seed \d+",
 ]
-"""What stderr holds after a run in which nothing happened."""
+"""What stderr holds with --verbose after a run in which nothing happened."""
 
 
 # fmt: off
@@ -39,7 +41,7 @@ OPTIONS = [
     "--no-think", "-n", "--stop", "--temp", "--top-k", "--top-p", "--min-p", "--seed",
     "--ngl", "--ngl-draft", "--device", "--main-gpu", "--tensor-split", "--rpc", "--require-gpu", "--flash-attn",
     "--kv", "--kv-draft", "--ctx", "--ctx-draft", "--batch", "--ubatch", "--threads", "--threads-draft",
-    "--mmap", "--no-mmap", "--mlock", "--plain", "--json", "--jsonl", "--log",
+    "--mmap", "--no-mmap", "--mlock", "--plain", "--verbose", "--json", "--jsonl", "--log",
 ]
 # fmt: on
 
@@ -110,7 +112,7 @@ def test_wrong_usage(arguments: tuple[str, ...], words: str) -> None:
     assert "Traceback" not in done.err
 
 
-NAMES = "run bench audit replay check pull plan draft presets list rm verify-files help"
+NAMES = "run race bench audit replay check pull plan draft presets list rm verify-files help"
 COMMANDS = [(), *((name,) for name in NAMES.split()), ("draft", "make"), ("draft", "trim"), ("presets", "show")]
 
 
@@ -174,7 +176,9 @@ def test_completion_knows_presets_and_drafters(shell: str, tmp_path: Path) -> No
 def test_stderr_after_a_normal_run_is_the_summary(models: Models) -> None:
     flags = ("--draft", models.draft, "-n", 20, "--raw", "-k", 4)
     lines = specdec("run", models.words, "a b", *flags).err.splitlines()
-    expected = ["tokenizers match: SPM, 320 tokens", *SUMMARY]
+    assert [bool(re.fullmatch(GLANCE, line)) for line in lines] == [False, True], lines
+    lines = specdec("run", models.words, "a b", *flags, "--verbose").err.splitlines()
+    expected = ["tokenizers match: SPM, 320 tokens", GLANCE, *ALL_FIGURES]
     assert len(lines) == len(expected)
     assert all(re.fullmatch(pattern, line) for pattern, line in zip(expected, lines, strict=True)), lines
 
@@ -185,7 +189,7 @@ def test_real_model_leaves_no_log_behind(smollm2_q4_0: Path) -> None:
     assert done.out.isascii()
     assert len(done.out.split()) > 2
     lines = done.err.splitlines()
-    expected = [*SUMMARY, r"speculation OFF \(--draft none\)"]
+    expected = [GLANCE, r"speculation OFF \(--draft none\)"]
     assert len(lines) == len(expected)
     assert all(re.fullmatch(pattern, line) for pattern, line in zip(expected, lines, strict=True)), lines
 

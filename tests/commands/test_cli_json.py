@@ -33,6 +33,7 @@ FIELDS: dict[str, Any] = {
     "strict": None,
     "versions": dict,
     "stats": dict,
+    "compare": None,
 }
 STATS: dict[str, Any] = {
     "tokens": int,
@@ -46,6 +47,9 @@ STATS: dict[str, Any] = {
     "sources": dict,
     "decode_seconds": float,
     "tokens_per_second": float,
+    "plain_tokens_per_second_estimate": float,
+    "speedup_estimate": float,
+    "speedup_estimate_spread": float,
     "ttft_seconds": float,
     "draft_seconds": float,
     "verify_seconds": float,
@@ -152,6 +156,7 @@ def test_without_a_draft_rates_are_null(models: Models) -> None:
     stats = document["stats"]
     assert (stats["acceptance"], stats["drafted"], stats["accepted_per_position"]) == (None, 0, [])
     assert stats["speculation_off_reason"] == "--draft none"
+    assert stats["speedup_estimate"] is stats["plain_tokens_per_second_estimate"] is None
     assert document["origins"] == ["target"] * 5
 
 

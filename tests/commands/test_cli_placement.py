@@ -263,7 +263,7 @@ def test_build_without_gpu_warns_once_and_goes_on(models: Models, flags: tuple[o
 def test_no_gpu_wanted_no_warning(models: Models, flags: tuple[object, ...]) -> None:
     done = inside("run", models.ring, "a b", "-n", 4, *flags)
     assert (done.code, done.out) == (0, TEXT)
-    assert done.err.count("GPU") == done.err.count("layers on GPU: 0/") == 1
+    assert "GPU" not in done.err
 
 
 def test_require_gpu_fails_before_a_token(models: Models) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import time
@@ -274,7 +275,7 @@ def test_full_context_ends_the_text(models: Models, draft: str) -> None:
 
 
 def test_full_context_is_said(models: Models) -> None:
-    assert "stopped: context full" in inside("run", models.ring, "a b", "--ctx", 12).err
+    assert "context full" in inside("run", models.ring, "a b", "--ctx", 12).err
 
 
 @pytest.mark.parametrize("ctx", [3, 2, 1])
@@ -382,7 +383,7 @@ def test_k_is_the_length_of_a_draft(models: Models, k: int) -> None:
     document = json_inside(models.ring, "a", "-k", k, "--draft", models.ring_draft, "-n", 200, "--ctx", 512).document
     stats = document["stats"]
     assert document["settings"]["k"] == k
-    assert len(stats["accepted_per_position"]) == min(k, 198)  # one token is the prompt's round's, one the target's own
+    assert len(stats["accepted_per_position"]) == min(k, 196)  # the prompt's token, two of a check, the target's own
     assert stats["accepted"] == stats["drafted"]
     assert stats["speculation_off_reason"] == ("-k 0" if k == 0 else None)
 
@@ -426,13 +427,14 @@ def test_ngram_finds_what_stood_there_before(models: Models) -> None:
 
 
 def test_ngram_that_finds_nothing_says_so(models: Models) -> None:
-    assert "Nothing was drafted" in inside("run", models.words, "a", "--draft", "ngram", "-n", 4).err
+    assert "Nothing was drafted" in inside("run", models.words, "a", "--draft", "ngram", "-n", 9).err
 
 
 def test_draft_none_is_off_and_says_so(models: Models) -> None:
     done = inside("run", models.ring, "a", "--draft", "none", "-n", 3)
     assert done.err.endswith("speculation OFF (--draft none)\n")
-    assert "drafted 0, accepted 0, acceptance -" in done.err
+    assert " accepted" not in done.err
+    assert " plain" not in done.err
 
 
 def test_draft_that_never_fits_is_given_up(models: Models) -> None:
@@ -551,6 +553,44 @@ def test_raw_prompt_of_a_preset_has_no_system_message(preset: str) -> None:
     assert inside("run", preset, "d", "--raw").out == " e"
 
 
+# --- beside plain decoding --------------------------------------------------------------------------------
+
+
+def test_compare_decodes_the_same_prompt_plainly(models: Models) -> None:
+    flags = (models.words, "a b", "--draft", models.draft, "-k", 4, "-n", 60, "--seed", 3)
+    document = json_inside(*flags, "--compare").document
+    alone = json_inside(*flags).document
+
+    assert document["token_ids"] == alone["token_ids"]
+    assert alone["compare"] is None
+    compare, stats = document["compare"], document["stats"]
+    assert (compare["same_text"], compare["differs_at_token"]) == (True, None)
+    assert compare["seconds"] == stats["decode_seconds"]
+    assert compare["plain_seconds"] > 0
+    assert compare["plain_tokens_per_second"] == pytest.approx(59 / compare["plain_seconds"])
+    assert compare["speedup"] == pytest.approx(compare["plain_seconds"] / compare["seconds"])
+
+
+def test_compare_is_told_after_the_answer(models: Models) -> None:
+    flags = (models.words, "a b", "--draft", models.draft, "-k", 4, "-n", 60, "--seed", 3)
+    *_, glance, drafted, plain, verdict = inside("run", *flags, "--compare").err.splitlines()
+
+    assert glance.startswith("60 tokens · ")
+    for name, line in (("drafted", drafted), ("plain", plain)):
+        assert re.fullmatch(rf"{name}: +60 tokens, [\d.]+ m?s after the first, [\d.]+ tok/s", line)
+    assert re.fullmatch(r"identical text, [\d.]+x plain decoding(: slower)?", verdict)
+
+
+def test_texts_that_differ_are_told_from_where_on(models: Models) -> None:
+    """Rejection keeps the distribution, so its text parts from plain decoding's."""
+    flags = (models.words, "a b", "--draft", models.draft, "-k", 4, "-n", 60, "--seed", 3, "--verify", "rejection")
+    compare = json_inside(*flags, "--compare").document["compare"]
+
+    assert compare["same_text"] is False
+    err = inside("run", *flags, "--compare").err
+    assert f"the texts differ from token {compare['differs_at_token']} on, as --verify rejection keeps only" in err
+
+
 # --- Ctrl-C without a terminal ----------------------------------------------------------------------------
 
 
@@ -569,8 +609,8 @@ def test_signal_keeps_the_text_and_the_summary(models: Models, number: signal.Si
     assert process.returncode == code
     text = first + rest
     assert text == (" b c d e a" * (len(text) // 10 + 1))[: len(text)]
-    assert "stopped: interrupted" in err
-    assert "tokens per pass" in err
+    assert "interrupted" in err
+    assert " tok/s" in err
     assert "Traceback" not in err
     assert "Error" not in err
 
@@ -644,5 +684,5 @@ def test_a_k_far_too_large_is_named_as_it_was_typed(models: Models) -> None:
 
 
 def test_notes_on_the_whole_come_after_the_summary(models: Models) -> None:
-    done = inside("run", models.words, "a", "-n", 3, "--draft", models.draft, "--p-min", 1)
-    assert done.err.index("stopped:") < done.err.index("Nothing was drafted")
+    done = inside("run", models.words, "a", "-n", 9, "--draft", models.draft, "--p-min", 1)
+    assert done.err.index("9 tokens") < done.err.index("Nothing was drafted")

@@ -14,6 +14,7 @@ from scipy.special import log_softmax, softmax
 from specdec_cli.decode.coupled import Rule, SharedNoise
 from specdec_cli.decode.draft_length import DraftLength, FixedLength
 from specdec_cli.decode.engine import generate
+from specdec_cli.decode.plain_pace import PlainChecks, is_plain
 from specdec_cli.decode.rejection import BlockRejection, TokenRejection
 from specdec_cli.decode.sampler_chain import Law
 from specdec_cli.decode.sampling import SamplingParams
@@ -63,6 +64,7 @@ def start(
     ends: Callable[[int], bool] = never,
     clock: Callable[[], float] | None = None,
     n_logprobs: int | None = None,
+    checks: PlainChecks | None = None,
 ) -> Iterator[Round]:
     return generate(
         target,
@@ -74,6 +76,7 @@ def start(
         ends=ends,
         clock=clock or FakeClock(),
         n_logprobs=n_logprobs,
+        checks=checks,
     )
 
 
@@ -683,3 +686,39 @@ def test_the_policy_is_told_what_a_round_took_before_it_is_asked_again() -> None
     assert length.seen == rounds
     for round_ in rounds[1:-1]:
         assert (round_.k, round_.seconds > round_.draft_seconds + round_.verify_seconds > 0) == (4, True)
+
+
+@pytest.mark.parametrize("params", SETTINGS)
+@pytest.mark.parametrize("drafter", [perfect, wrong])
+def test_checks_of_plain_decoding_change_no_token(
+    params: SamplingParams, drafter: Callable[[FakeLM, SharedNoise], Drafter]
+) -> None:
+    lm = hashed()
+    rule = rule_for(lm, params)
+    rounds = list(start(hashed(), drafter(lm, rule), rule=rule, max_tokens=120, checks=PlainChecks()))
+
+    assert emitted(rounds) == plain(lm, 120, rule=rule)
+    assert [is_plain(round_) for round_ in rounds[:4]] == [True, True, True, False]
+    assert sum(map(is_plain, rounds)) > 3
+
+
+def test_a_check_is_unknown_to_the_length() -> None:
+    """What chooses lengths counts its own rounds only."""
+
+    class Counting(FixedLength):
+        asked = observed = 0
+
+        def next(self, n_tokens: int, room: int) -> int:
+            self.asked += 1
+            return super().next(n_tokens, room)
+
+        def observe(self, round_: Round) -> None:
+            self.observed += 1
+            super().observe(round_)
+
+    lm, length = hashed(), Counting(3)
+    rounds = list(start(hashed(), perfect(lm, rule_for(lm)), length=length, max_tokens=60, checks=PlainChecks()))
+
+    n_checks = sum(is_plain(round_) for round_ in rounds[1:-1])
+    assert n_checks >= 4
+    assert length.asked == length.observed - 1 == len(rounds) - 1 - n_checks

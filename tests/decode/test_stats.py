@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdec_cli.decode.stats import RECENT_ROUNDS, Evaluation, RunStats
+from specdec_cli.decode.stats import RECENT_ROUNDS, TREND_PARTS, Evaluation, RunStats, Trend
 from specdec_cli.decode.types import Round
 
 
@@ -58,7 +58,6 @@ def test_the_speed_leaves_out_the_prompt_and_the_first_token() -> None:
     assert stats.ttft_seconds == 4.0
     assert stats.decode_seconds == 5 * 0.5
     assert stats.tokens_per_second == 10 / 2.5
-    assert stats.tokens_per_second_now == 10 / 2.5
     assert stats.draft_seconds == 5 * 0.0625
     assert stats.verify_seconds == 5 * 0.25
     assert stats.other_seconds == 5 * (0.5 - 0.0625 - 0.25)
@@ -71,7 +70,6 @@ def test_nothing_yet() -> None:
     assert stats.acceptance is None
     assert stats.tokens_per_pass is None
     assert stats.tokens_per_second is None
-    assert stats.tokens_per_second_now is None
     assert stats.ttft_seconds is None
     assert stats.acceptance_per_position == []
     assert stats.other_seconds == 0
@@ -82,7 +80,6 @@ def test_the_first_round_alone_has_no_speed() -> None:
 
     assert (stats.tokens, stats.passes, stats.tokens_per_pass, stats.ttft_seconds) == (1, 1, 1.0, 4.0)
     assert stats.tokens_per_second is None
-    assert stats.tokens_per_second_now is None
 
 
 def test_without_a_draft_there_is_no_acceptance() -> None:
@@ -117,21 +114,32 @@ def test_sources_are_counted_apart() -> None:
     assert (stats.drafted, stats.accepted) == (13, 9), "what has no name is in the sums"
 
 
-def test_the_speed_now_is_that_of_the_last_rounds() -> None:
-    rounds = [a_round(k=0, seconds=100.0), *[a_round(seconds=1.0)] * 10, *[a_round(seconds=0.25)] * RECENT_ROUNDS]
-    stats = stats_of(*rounds)
+def test_only_the_last_rounds_are_kept_whole() -> None:
+    stats = stats_of(a_round(k=0, seconds=100.0), *[a_round(seconds=1.0)] * (RECENT_ROUNDS + 10))
 
     assert len(stats.recent) == RECENT_ROUNDS
-    assert stats.tokens_per_second_now == 4.0
-    assert stats.tokens_per_second == (10 + RECENT_ROUNDS) / (10 + RECENT_ROUNDS / 4)
+    assert stats.tokens_per_second == 1.0
 
 
-@pytest.mark.parametrize("n", [2, RECENT_ROUNDS, RECENT_ROUNDS + 1])
-def test_the_prompt_never_slows_the_speed_now(n: int) -> None:
-    """The window must lose the prompt's round whether or not it still holds it."""
-    stats = stats_of(a_round(k=0, seconds=100.0), *[a_round(seconds=0.5)] * (n - 1))
+@pytest.mark.parametrize("n", [0, 1, TREND_PARTS - 1, TREND_PARTS, 3 * TREND_PARTS, 1000])
+def test_the_trend_holds_the_whole_answer_in_equal_parts(n: int) -> None:
+    trend = Trend()
+    for i in range(n):
+        trend.add(a_round(4, 4 if 2 * i < n else 1))
 
-    assert stats.tokens_per_second_now == 2.0
+    assert len(trend.parts) <= min(n, TREND_PARTS)
+    assert sum(drafted for _, drafted in trend.parts) == 4 * n
+    assert len({drafted for _, drafted in trend.parts[:-1]}) <= 1
+    if n > TREND_PARTS:
+        assert (trend.shares[0], trend.shares[-1]) == (1.0, 0.25)
+
+
+def test_a_part_without_a_draft_has_no_share() -> None:
+    trend = Trend()
+    for round_ in (a_round(2, 1), a_round(0), a_round(2, 2)):
+        trend.add(round_)
+
+    assert trend.shares == [0.5, None, 1.0]
 
 
 def test_the_last_word_on_k_and_on_being_off() -> None:

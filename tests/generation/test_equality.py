@@ -13,13 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from specdec_cli.bench.compare_texts import distance, first_difference
+from specdec_cli.bench.compare_texts import distance
 from specdec_cli.decode.coupled import SharedNoise
 from specdec_cli.decode.draft_length import FixedLength
 from specdec_cli.decode.engine import generate
 from specdec_cli.decode.sampler_chain import Law
 from specdec_cli.decode.sampling import SamplingParams
 from specdec_cli.decode.strict import width_noise
+from specdec_cli.decode.tokens import first_difference
 from specdec_cli.decode.types import Draft, Drafter, Round
 from specdec_cli.drafters.model import ModelDrafter
 from specdec_cli.drafters.ngram.drafter import NgramDrafter

@@ -129,7 +129,10 @@ def test_statistics_made_again_from_a_trace_are_the_same() -> None:
     assert again.drafted == again.accepted > 0
 
 
-@pytest.mark.parametrize("key", ["acceptance", "tokens_per_pass", "tokens_per_second", "ttft_seconds"])
+@pytest.mark.parametrize(
+    "key",
+    ["acceptance", "tokens_per_pass", "tokens_per_second", "ttft_seconds", "plain_tokens_per_second_estimate"],
+)
 def test_what_is_not_known_is_null(key: str) -> None:
     """Not 0, and not a number that JSON does not have."""
     assert stats_document(RunStats())[key] is None
@@ -152,6 +155,9 @@ def test_statistics_hold_what_was_counted() -> None:
         "sources": {},
         "decode_seconds": 1.5,
         "tokens_per_second": 2.0,
+        "plain_tokens_per_second_estimate": 2.0,
+        "speedup_estimate": 1.0,
+        "speedup_estimate_spread": pytest.approx(0.2, rel=0.5),
         "ttft_seconds": 2.0,
         "draft_seconds": 0.25,
         "verify_seconds": 0.5,

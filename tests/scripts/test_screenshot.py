@@ -32,5 +32,5 @@ def test_a_trace_becomes_an_svg(tmp_path: Path) -> None:
 
     picture = svg.read_text(encoding="utf-8").replace("&#160;", " ")
     assert picture.startswith("<svg")
-    for words in ("drafted", "own&lt;b&gt;", "big-Q4_K_M + small-Q8_0", "33%", "layers on GPU: 29/29 target"):
+    for words in ("drafted", "own&lt;b&gt;", "big-Q4_K_M + small-Q8_0", "33% accepted", "layers on GPU: 29/29 target"):
         assert words in picture

@@ -73,12 +73,23 @@ def test_the_summary_goes_to_stderr_on_its_own_line() -> None:
     run(plain_view(out, err), "no line end")
 
     assert out.bytes.getvalue() == b"no line end"
-    assert err.getvalue().startswith("\nstopped: end of answer\n")
-    assert "acceptance 33%" in err.getvalue()
+    assert err.getvalue().startswith("\n2 tokens · ")
+    assert " · 33% accepted" in err.getvalue()
 
     both = FakeTty()
     run(plain_view(both, both), "no line end")
-    assert both.display()[:2] == ["no line end", "stopped: end of answer"]
+    assert both.display()[0] == "no line end"
+    assert both.display()[1].startswith("2 tokens · ")
+
+
+def test_all_statistics_only_if_they_are_wanted() -> None:
+    for verbose in (False, True):
+        err = FakeTty()
+        environ = {"TERM": "xterm", "COLUMNS": "80", "LINES": "24"}
+        run(open_view(HEADER, plain=True, stdout=Pipe(), stderr=err, environ=environ, verbose=verbose), "text")
+
+        for told in ("stopped: end of answer", "acceptance 33%", "layers on GPU: 29/29 target"):
+            assert (told in err.getvalue()) == verbose
 
 
 def test_news_are_told_once() -> None:

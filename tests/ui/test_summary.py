@@ -6,8 +6,8 @@ import pytest
 
 from specdec_cli.decode.stats import RunStats
 from specdec_cli.decode.types import FinishReason, Round
-from specdec_cli.ui.summary import summary, warnings
-from tests.ui_fakes import a_round
+from specdec_cli.ui.summary import introduction, one_line, summary, warnings
+from tests.ui_fakes import HEADER, a_round
 
 
 def stats_of(*rounds: Round) -> RunStats:
@@ -70,3 +70,48 @@ def test_off_is_said_with_its_reason() -> None:
 
     assert "speculation OFF (vocabularies differ)" in warnings(stats_of(a_round(2), off))
     assert warnings(stats_of(a_round(2))) == []
+
+
+def test_an_answer_at_a_glance() -> None:
+    prompt, plain = a_round(0, drafted=0, seconds=0.25), a_round(0, drafted=0)
+    stats = stats_of(prompt, plain, plain, *[a_round(3)] * 4, a_round(1))
+    drawn = replace(HEADER, seed=7)
+
+    glance = "21 tokens · 143 tok/s · ~2.3x plain · 87% accepted"
+    assert one_line(HEADER, stats, "stop", utf8=True) == glance
+    assert one_line(drawn, stats, "length", utf8=True) == f"{glance} · seed 7 · token limit reached"
+    assert one_line(drawn, stats, "interrupt", utf8=False) == f"{glance.replace(' ·', ',')}, seed 7, interrupted"
+
+
+def test_a_glance_leaves_out_what_is_not_known() -> None:
+    assert one_line(HEADER, RunStats(), "interrupt", utf8=True) == "0 tokens · interrupted"
+    assert one_line(HEADER, stats_of(a_round(0, drafted=0)), "stop", utf8=True) == "1 token"
+
+
+def test_the_gain_is_told_as_an_estimate_also_where_it_is_a_loss() -> None:
+    prompt, plain = a_round(0, drafted=0, seconds=0.25), a_round(0, drafted=0)
+
+    assert (
+        "2.40x plain decoding (120 ms instead of 288 ms), estimated from single-token passes, to within 12%"
+        in summary(stats_of(prompt, plain, plain, *[a_round(3)] * 4), "stop")
+    )
+    assert [
+        row
+        for row in summary(stats_of(prompt, plain, plain, *[a_round(0, seconds=0.1)] * 9), "stop")
+        if row.startswith("slower: 0.1")
+    ]
+
+
+def test_before_an_answer_stands_what_does_not_change() -> None:
+    assert introduction(HEADER, "green") == [
+        "big-Q4_K_M + small-Q8_0, context 4096, greedy",
+        "layers on GPU: 29/29 target, 25/25 draft; memory: target 4.36 GiB + 224 MiB cache, "
+        "draft 506 MiB + 48 MiB cache",
+        "green text was drafted and accepted, plain text is the target's own",
+    ]
+    alone = introduction(replace(HEADER, draft=None, drafter="none"), "green")
+    assert alone == [
+        "big-Q4_K_M, context 4096, greedy",
+        "layers on GPU: 29/29 target; memory: target 4.36 GiB + 224 MiB cache",
+    ]
+    assert introduction(replace(HEADER, draft=None, drafter="ngram"), "green")[0].startswith("big-Q4_K_M + ngram, ")
