@@ -76,9 +76,8 @@ def race(
     drafting.check(pairing.draft)
     question = _question(text, prompt)
     _check_form(save)
-    check_outputs(
-        {"--save": save, "--log": log, **drafting.writes}, {"MODEL": Path(model), **pairing.reads, **drafting.reads}
-    )
+    reads = {"MODEL": Path(model), **pairing.reads, **drafting.reads, **text.reads, **grammar.reads}
+    check_outputs({"--save": save, "--log": log, **drafting.writes}, reads)
     text = replace(text, n=_TOKENS if text.n is None else text.n)
     abort = AbortFlag()
     with ExitStack() as stack:
@@ -161,7 +160,7 @@ def _show(pair: "Pair", drafted: "Recording", alone: "Recording", save: Path | N
     from specdec_cli.ui.terminal import Terminal
 
     comparison = Comparison.of(drafted.answer.stats, drafted.token_ids, alone)
-    lanes = (Lane("plain", alone.moments), Lane(f"drafted ({pair.decoding.drafter.name})", drafted.moments))
+    lanes = (Lane("plain", alone.moments), Lane("drafted", drafted.moments))
     outcome = verdict(comparison, pair)
     terminal = Terminal(sys.stdout, os.environ)
     if plain or not terminal.can_draw:
