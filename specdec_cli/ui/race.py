@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
 
 from rich.console import ConsoleDimensions
 from rich.segment import SegmentLines
@@ -56,24 +55,34 @@ def frame(
     room = rows - max(len(last), 1) - 1
     if columns >= SIDE_BY_SIDE:
         width = (columns - _GAP) // 2
-        left, right = (_lane(lane, seconds, palette, width, min(room, _MOST_ROWS)) for lane in lanes)
+        height = min(room, _MOST_ROWS, _height(lanes, palette, width))
+        left, right = (_lane(lane, seconds, palette, width, height) for lane in lanes)
         rule = "│" if palette.utf8 else "|"
-        beside = zip_longest(left, right, fillvalue=line())
-        drawn = [[*pad(one, width), *line((f" {rule} ", DIM)), *other] for one, other in beside]
+        drawn = [[*pad(one, width), *line((f" {rule} ", DIM)), *other] for one, other in zip(left, right, strict=True)]
     else:
-        drawn = [row for lane in lanes for row in _lane(lane, seconds, palette, columns, room // len(lanes))]
+        height = min(room // len(lanes), _height(lanes, palette, columns))
+        drawn = [row for lane in lanes for row in _lane(lane, seconds, palette, columns, height)]
     return [fit(palette.safe(content), columns) for content in [*drawn, *last]]
 
 
-def _lane(lane: Lane, seconds: float, palette: Palette, width: int, rows: int) -> list[Line]:
-    """A title with the speed so far, and the last rows of the text so far; always `rows` lines."""
+def _height(lanes: Sequence[Lane], palette: Palette, width: int) -> int:
+    """Rows of the longer answer with its title."""
+    return 1 + max(len(_text(lane.moments, palette, width)) for lane in lanes)
+
+
+def _lane(lane: Lane, seconds: float, palette: Palette, width: int, height: int) -> list[Line]:
+    """A title with the speed so far, and the last rows of the text so far; always `height` lines."""
     there = [moment for moment in lane.moments if moment.seconds <= seconds]
+    shown = _text(there, palette, width)[-max(height - 1, 1) :]
+    return [_title(lane, there, seconds, palette), *shown, *[line()] * (height - 1 - len(shown))][:height]
+
+
+def _text(moments: Sequence[Moment], palette: Palette, width: int) -> list[Line]:
     styles, text, cleaner = text_styles(palette), Wrapper(width), Cleaner(ascii_only=not palette.utf8)
-    for span in (span for moment in there for span in moment.spans):
+    for span in (span for moment in moments for span in moment.spans):
         text.push(cleaner.push(span.text), styles[span.origin])
     text.push(cleaner.close(), PLAIN)
-    shown = [*text.rows, text.tail][-max(rows - 1, 0) :]
-    return [_title(lane, there, seconds, palette), *shown, *[line()] * (rows - 1 - len(shown))][:rows]
+    return [*text.rows, text.tail]
 
 
 def _title(lane: Lane, there: Sequence[Moment], seconds: float, palette: Palette) -> Line:

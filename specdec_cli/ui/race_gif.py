@@ -9,7 +9,7 @@ from rich.cells import cell_len
 
 from specdec_cli.ui.paint import Line
 from specdec_cli.ui.race import FRAME_SECONDS, Lane
-from specdec_cli.ui.race_files import COLUMNS, END_SECONDS, ROWS, race_frames
+from specdec_cli.ui.race_files import COLUMNS, END_SECONDS, race_frames
 
 _STEP = 2
 _CELL = (9, 19)
@@ -32,7 +32,8 @@ def race_gif(lanes: Sequence[Lane], verdict: str) -> bytes:
     """The race, over and over."""
     font = _font()
     frames = race_frames(lanes, verdict, step=_STEP)
-    images = [_image(lines, font) for _, lines in frames]
+    n_rows = max(len(lines) for _, lines in frames)
+    images = [_image(lines, n_rows, font) for _, lines in frames]
     shown = [round(1000 * (b - a)) for (a, _), (b, _) in pairwise(frames)]
     out = io.BytesIO()
     images[0].save(
@@ -56,9 +57,9 @@ def _font() -> _Font:
     return ImageFont.load_default(_SIZE)
 
 
-def _image(lines: Sequence[Line], font: _Font) -> Image.Image:
+def _image(lines: Sequence[Line], n_rows: int, font: _Font) -> Image.Image:
     wide, high = _CELL
-    image = Image.new("RGB", (2 * _MARGIN + COLUMNS * wide, 2 * _MARGIN + ROWS * high), _BACKGROUND)
+    image = Image.new("RGB", (2 * _MARGIN + COLUMNS * wide, 2 * _MARGIN + n_rows * high), _BACKGROUND)
     draw = ImageDraw.Draw(image)
     for row, content in enumerate(lines):
         column = 0
