@@ -21,7 +21,9 @@ from specdec_cli.errors import (
 )
 from tests.cli import Models, inside, specdec
 
-GLANCE = r"\d+ tokens · [\d.]+ tok/s( · ~[\d.]+x plain · \d+% accepted)?( · seed \d+)?( · token limit reached)?"
+GLANCE = (
+    r"\d+ tokens · [\d.]+ tok/s( · ~[\d.]+x plain(: slower)? · \d+% accepted)?( · seed \d+)?( · token limit reached)?"
+)
 ALL_FIGURES = [
     r"stopped: (token limit reached|end of answer|context full)",
     r"\d+ tokens, [\d.]+ tokens/s, first token after [\d.]+ m?s",
