@@ -72,13 +72,13 @@ def _row(pair: Pair, text: str, n: int) -> float:
     gain = drafted.gain
     seconds = [1 / stats.tokens_per_second for stats in (before, after) if stats.tokens_per_second]
     if gain is None or not seconds:
-        raise SystemExit("An answer is too short to say anything: raise -n.")
+        raise SystemExit("Nothing was drafted, so that there is nothing to estimate: give -k.")
     measured = statistics.mean(seconds) * (drafted.tokens_per_second or 0.0)
     off = gain.speedup / measured - 1
     print(
         f"measured {measured:.2f}, estimated {gain.speedup:.2f} +- {gain.plain.spread:.0%}, off by {off:+.1%}; "
         f"plain {1 / seconds[0]:.1f} and {1 / seconds[-1]:.1f} tokens/s; "
-        f"{len(drafted.plain_pace.seconds)} of {drafted.passes} passes plain: {text}",
+        f"{drafted.plain_pace.n_plain} of {drafted.passes} passes plain: {text}",
         flush=True,
     )
     return abs(off)

@@ -7,7 +7,9 @@ have gained, and the text stays the same.
 
 import math
 import statistics
-from dataclasses import dataclass, field
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from specdec_cli.decode.types import Round
 
@@ -15,7 +17,10 @@ _AT_ONCE, _SOON, _LATER = 0, 6, 20
 """Rounds with drafts before the next one without: for the first two, for the next two, so that short answers have more
 than one, and from then on. It costs about one hundredth of the time."""
 _MOST_SURPRISE = 1.5
-"""Of the median: a pass that took longer was interrupted by something else."""
+"""Of the median of its width: a pass that took longer was interrupted by something else."""
+_KEPT = 512
+"""Passes of each width that are looked back on."""
+_NO_TIME = 1e-12
 _USUAL_SCATTER, _SCATTER_PRIOR = 0.1, 2
 """Of one pass, as a share, and how many passes that counts for."""
 
@@ -52,29 +57,45 @@ class PlainEstimate:
     spread: float
 
 
-@dataclass
 class PlainPace:
-    """Single-token passes of one answer: `seconds` of their whole rounds but for the drafting."""
+    """Seconds of an answer's rounds but for the drafting, by the width of the pass."""
 
-    seconds: list[float] = field(default_factory=list)
+    def __init__(self) -> None:
+        self._by_width: dict[int, deque[float]] = {}
 
     def add(self, round_: Round) -> None:
         """A round after the prompt's."""
-        if is_plain(round_):
-            self.seconds.append(round_.seconds - round_.draft_seconds)
+        width = 1 + len(round_.drafted) + round_.n_beside
+        seconds = self._by_width.setdefault(width, deque(maxlen=_KEPT))
+        seconds.append(round_.seconds - round_.draft_seconds)
+
+    @property
+    def n_plain(self) -> int:
+        """Passes of one token."""
+        return len(self._by_width.get(1, ()))
 
     def estimate(self) -> PlainEstimate | None:
-        """None before the first such pass."""
-        samples = self.seconds
-        if not samples:
+        """None before the first pass of one token.
+
+        Interruptions are rare and long, and passes of one token are few: so they are left out of their mean, and what
+        they add to passes of all widths is added to it.
+        """
+        if not self.n_plain:
             return None
-        most = _MOST_SURPRISE * statistics.median(samples)
-        mean = statistics.fmean(min(s, most) for s in samples)
+        smooth = {width: _without_interruptions(seconds) for width, seconds in self._by_width.items()}
+        interrupted = sum(map(sum, self._by_width.values())) / max(sum(map(sum, smooth.values())), _NO_TIME)
+        plain = smooth[1]
+        mean = statistics.fmean(plain)
         if mean <= 0:
             return None
-        squares = sum((min(s, most) / mean - 1) ** 2 for s in samples)
-        scatter = math.sqrt((squares + _SCATTER_PRIOR * _USUAL_SCATTER**2) / (len(samples) - 1 + _SCATTER_PRIOR))
-        return PlainEstimate(mean, 2 * scatter / math.sqrt(len(samples)))
+        squares = sum((seconds / mean - 1) ** 2 for seconds in plain)
+        scatter = math.sqrt((squares + _SCATTER_PRIOR * _USUAL_SCATTER**2) / (len(plain) - 1 + _SCATTER_PRIOR))
+        return PlainEstimate(mean * interrupted, 2 * scatter / math.sqrt(len(plain)))
+
+
+def _without_interruptions(seconds: Sequence[float]) -> list[float]:
+    most = _MOST_SURPRISE * statistics.median(seconds)
+    return [min(one, most) for one in seconds]
 
 
 def is_plain(round_: Round) -> bool:

@@ -57,10 +57,15 @@ def test_a_tree_beside_the_text_makes_a_pass_wide() -> None:
     assert pace_of([Round((), 0, 1, seconds=1.0, n_beside=4)]).estimate() is None
 
 
-def test_an_interrupted_pass_moves_little() -> None:
-    estimate = pace_of([plain(1.0)] * 10 + [plain(100.0)]).estimate()
+def test_an_interrupted_pass_counts_by_what_all_passes_lost() -> None:
+    """Of 22 seconds one was an interruption's: by as much plain decoding would have been slower, too."""
+    estimate = pace_of([plain(1.0), plain(1.0), *[wide(2.0)] * 9, plain(1.0), wide(3.0 + 1.0)]).estimate()
     assert estimate is not None
-    assert 1.0 < estimate.seconds <= 1.06
+    assert estimate.seconds == pytest.approx(25 / 24)
+
+    estimate = pace_of([*[plain(1.0)] * 10, plain(100.0), *[wide(2.0)] * 500]).estimate()
+    assert estimate is not None
+    assert 1.0 < estimate.seconds < 1.2
 
 
 def test_the_spread_shrinks_with_more_passes_and_grows_with_their_scatter() -> None:
