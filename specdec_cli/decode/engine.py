@@ -12,6 +12,7 @@ from specdec_cli.decode.strict import Strict
 from specdec_cli.decode.tokens import Tokens
 from specdec_cli.decode.types import (
     FORCED,
+    AheadDrafter,
     BranchingTarget,
     Draft,
     Drafter,
@@ -21,7 +22,6 @@ from specdec_cli.decode.types import (
     Logits,
     Round,
     Target,
-    TextDrafter,
     to_the_end,
 )
 from specdec_cli.errors import NothingAllowed
@@ -53,7 +53,7 @@ def generate(
     """
     if isinstance(drafter, HiddenDrafter) and drafter.wants_hidden and isinstance(target, HiddenTarget):
         target = _WithHidden(target)
-    goes_ahead = isinstance(drafter, TextDrafter) and drafter.needs_only_text
+    goes_ahead = isinstance(drafter, AheadDrafter) and drafter.needs_only_text
     is_unweighed = length.more is to_the_end and strict is None  # else each token of a pass has its price
     tokens = Tokens(prompt)
     rule.law.begin(tokens)

@@ -275,7 +275,7 @@ class HiddenDrafter(Drafter, Protocol):
 
 
 @runtime_checkable
-class TextDrafter(Drafter, Protocol):
+class AheadDrafter(Drafter, Protocol):
     """A drafter that may need nothing but the text, so that it can draft behind tokens that the target has not
     evaluated."""
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from specdec_cli.decode.types import Draft, Drafter, HiddenDrafter, More, TextDrafter, to_the_end
+from specdec_cli.decode.types import AheadDrafter, Draft, Drafter, HiddenDrafter, More, to_the_end
 
 
 class Turns(Protocol):
@@ -38,7 +38,7 @@ class MixedDrafter:
 
     @property
     def needs_only_text(self) -> bool:
-        return all(isinstance(one, TextDrafter) and one.needs_only_text for one in (self._lookup, self._model))
+        return all(isinstance(one, AheadDrafter) and one.needs_only_text for one in (self._lookup, self._model))
 
     def propose(self, tokens: Sequence[int], k: int, more: More = to_the_end) -> Draft:
         found = self._ask(self._lookup, tokens, k, more)

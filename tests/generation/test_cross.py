@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from specdec_cli.decode.sampling import SamplingParams
-from specdec_cli.generation.pair import Pair, decoding_for, open_pair, plain_decoding
+from specdec_cli.generation.pair import OpenModel, Pair, decoding_for, open_pair, plain_decoding
 from specdec_cli.generation.prompts import conversation
 from specdec_cli.generation.rules import RULES
 from specdec_cli.llama.abort import AbortFlag
@@ -141,6 +141,21 @@ def test_with_it_the_run_drafts(files: tuple[Path, Path], verify: str) -> None:
     assert crossed["token_ids"] == plain["token_ids"]
     assert crossed["stats"]["accepted"] > 12
     assert "drafts are translated" in crossed["models"]["tokenizers"]
+
+
+@pytest.mark.parametrize("temperature", [0, 1])
+def test_json_by_a_schema_is_that_of_plain_decoding(pair: Pair, tmp_path: Path, temperature: float) -> None:
+    """The draft goes on behind what the schema forces."""
+    (tmp_path / "schema").write_text('{"enum": ["a b c d e f", "a b d c f e", ["a b", "c d"], ["b a", "d c"]]}')
+    assert isinstance(pair.draft, OpenModel)
+    target, draft = pair.target.model.path, pair.draft.model.path
+    flags = ("a b c", "--raw", "--temp", temperature, "--seed", 5, "-n", 60, "--json-schema", tmp_path / "schema")
+    plain = json_inside(target, *flags, "--draft", "none").document
+    assert plain["grammar_complete"] is True
+    for k in (1, 4):
+        crossed = json_inside(target, *flags, "--draft", draft, "--no-ngram", "--force", "--cross", "-k", k).document
+        assert crossed["token_ids"] == plain["token_ids"]
+        assert crossed["stats"]["drafted"] > crossed["stats"]["sources"]["grammar"]["drafted"] > 0
 
 
 def test_with_lookup_and_lengths_by_cost_it_drafts_too(files: tuple[Path, Path]) -> None:

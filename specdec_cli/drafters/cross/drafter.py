@@ -96,6 +96,7 @@ class SharedTokensDrafter:
     """
 
     name = "model"
+    needs_only_text = True
 
     def __init__(
         self, session: Target, crossing: Crossing, rule: Rule, end_tokens: frozenset[int], *, p_min: float = 0.0
@@ -131,6 +132,7 @@ class TextDrafter:
     """
 
     name = "model"
+    needs_only_text = True
 
     def __init__(
         self, session: Target, crossing: Crossing, rule: Rule, end_tokens: frozenset[int], *, p_min: float = 0.0
