@@ -12,6 +12,7 @@ from specdec_cli import __version__
 from specdec_cli.commands.audit import audit
 from specdec_cli.commands.bench import bench
 from specdec_cli.commands.check import check
+from specdec_cli.commands.doctor import doctor
 from specdec_cli.commands.draft import draft_app
 from specdec_cli.commands.export import export
 from specdec_cli.commands.help import Command, Commands
@@ -33,7 +34,7 @@ EXIT_CODES = (
     "Exit codes: 0 done, 1 error, 2 usage error, 3 a model cannot be used, 4 tokenizers differ, 5 out of memory, "
     "6 no GPU where one is required, 7 llama.cpp failed, 8 (check) match with notes, 9 (bench, audit) a text "
     "differs, "
-    "10 (draft) no draft pays, "
+    "10 (draft) no draft pays, 11 (doctor) a problem was found, "
     "20 to 32 Hub errors (docs/exit-codes.md), 130 stopped by Ctrl-C, 143 by SIGTERM."
 )
 
@@ -51,6 +52,7 @@ app.command(cls=Command)(bench)
 app.command(cls=Command)(audit)
 app.command(cls=Command)(replay)
 app.command(cls=Command)(check)
+app.command(cls=Command)(doctor)
 app.command(cls=Command)(pull)
 app.command(cls=Command)(plan)
 app.command(cls=Command)(export)

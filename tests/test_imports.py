@@ -47,8 +47,10 @@ IMPORTS = {
     "audit": "decode drafters generation bench numpy",
     "export": "errors drafters",
     "make_draft": "errors untrusted_files paths decode models llama planning lengths generation bench numpy",
+    "doctor": "errors paths settings models llama presets planning lengths hub generation bench",
     "commands": "errors untrusted untrusted_files outputs paths signals terminal_guard settings decode models drafters "
-    "llama structured advice presets planning lengths forecast hub ui generation bench audit make_draft export typer",
+    "llama structured advice presets planning lengths forecast hub ui generation bench audit make_draft export doctor "
+    "typer",
     "app": "errors ui commands typer",
     "__main__": "app",
     "__init__": "",
@@ -152,7 +154,7 @@ HEAVY = ("llama_cpp", "huggingface_hub", "httpx2", "httpcore2", "llguidance", "n
 
 
 COMMANDS = [
-    *([name] for name in ("run", "bench", "race", "check", "pull", "plan", "presets", "list")),
+    *([name] for name in ("run", "bench", "race", "check", "doctor", "pull", "plan", "presets", "list")),
     ["draft", "make"],
     ["audit"],
     ["replay"],

@@ -3,5 +3,5 @@
 The one door to matplotlib (plot).
 
 Imports: decode, drafters, llama, presets, planning, lengths, ui, generation.
-Called by: audit, make_draft, commands.
+Called by: audit, make_draft, doctor, commands.
 """

@@ -115,6 +115,15 @@ class Hub:
         """The address that a person opens to read about a repository."""
         return f"{self.endpoint}/{repo}"
 
+    def account(self, seconds: float) -> str:
+        """The name of the account that the token belongs to. Raises NotOnHub without a token, NeedsToken for a wrong
+        one."""
+        data, _ = self._json(f"{self.endpoint}/api/whoami-v2", "this account", seconds)
+        name = data.get("name") if isinstance(data, dict) else None
+        if not isinstance(name, str):
+            raise HubFailed(f"{self.endpoint} does not respond like the Hub.", hint="Check HF_ENDPOINT.")
+        return one_line(name)
+
     def info(self, repo: str, revision: str) -> RepoInfo:
         """What the repository says of itself at `revision` (a commit, branch or tag)."""
         path = f"/api/models/{repo}/revision/{quote(revision, safe='')}"
@@ -256,6 +265,11 @@ class Hub:
 def cache_root() -> Path:
     """The folder of huggingface_hub's cache, which is shared with every other tool (HF_HUB_CACHE, HF_HOME)."""
     return Path(constants.HF_HUB_CACHE)
+
+
+def has_token() -> bool:
+    """Whether a token for the Hub is set or stored."""
+    return get_token() is not None
 
 
 def is_offline() -> bool:

@@ -3,5 +3,5 @@
 `auto` keeps the books of `-k auto`, `policy` decides, `speedup_model` has the arithmetic for all who predict a speed.
 
 Imports: decode, planning.
-Called by: forecast, generation, bench, make_draft, commands.
+Called by: forecast, generation, bench, make_draft, doctor, commands.
 """

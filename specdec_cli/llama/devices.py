@@ -80,6 +80,15 @@ def built_for_gpu() -> bool:
     return any(not name(get(i)).decode().startswith(_NOT_GPU) for i in range(count))
 
 
+def has_rpc() -> bool:
+    """Whether this llama.cpp was built with RPC."""
+    try:
+        ggml_function("ggml_backend_rpc_add_server", ctypes.c_void_p, ctypes.c_char_p)
+    except AttributeError:
+        return False
+    return True
+
+
 def add_rpc_server(endpoint: str) -> None:
     """Make the devices of an RPC server (`host:port`) usable here. Raises ModelError, UsageError."""
     try:

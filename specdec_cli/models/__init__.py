@@ -3,5 +3,5 @@
 Reads headers only.
 
 Imports: no room.
-Called by: drafters, llama, advice, presets, planning, forecast, hub, ui, generation, make_draft, commands.
+Called by: drafters, llama, advice, presets, planning, forecast, hub, ui, generation, make_draft, doctor, commands.
 """
