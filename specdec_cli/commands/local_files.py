@@ -62,7 +62,8 @@ def list_files(*, as_json: JsonOpt = False) -> None:
 
 def rm(
     names: Annotated[
-        list[str] | None, typer.Argument(help="Presets whose files to delete, or repositories (OWNER/NAME).")
+        list[str] | None,
+        typer.Argument(help="Presets whose files to delete, or repositories (OWNER/NAME), as list shows them."),
     ] = None,
     *,
     leftovers: Annotated[
@@ -85,7 +86,7 @@ def rm(
 
 
 def _places_of(name: str) -> Sequence[Path]:
-    """The files of a preset, or those of a repository that no preset names."""
+    """The files of a preset, or those of a repository, or made here, that no preset names."""
     from specdec_cli.hub.inventory import stock_of
     from specdec_cli.presets.schema import load_preset
 
@@ -129,8 +130,8 @@ def verify_files(
         list[str] | None, typer.Argument(help="Presets to check (default: all GGUF files on this machine).")
     ] = None,
 ) -> None:
-    """Check files against the hashes from the Hub. Damaged files are set aside and never used."""
-    from specdec_cli.hub.inventory import stock_of, store_of, verify
+    """Check files against their hashes: the Hub's, or those of models made here. Damaged files are never used again."""
+    from specdec_cli.hub.inventory import known_sha256, stock_of, verify
     from specdec_cli.presets.schema import load_preset
 
     root, stock = _root(), _inventory()
@@ -142,7 +143,7 @@ def verify_files(
         say("There is nothing to check: specdec pull downloads models.")
     n_damaged = 0
     for place, sha256 in known.items():
-        has_hash = sha256 is not None or store_of(root, place).etag_of(place) is not None
+        has_hash = known_sha256(place, root, sha256) is not None
         reason = verify(place, root, sha256)
         if reason is None:
             print(f"ok  {printable(place.name)}" + ("" if has_hash else "  (structure only; no hash is known)"))
@@ -150,7 +151,10 @@ def verify_files(
             say(reason)
             n_damaged += 1
     if n_damaged:
-        raise DamagedFile(f"{n_damaged} of {len(known)} files are damaged.", hint="Pull them again.")
+        raise DamagedFile(
+            f"{n_damaged} of {len(known)} files are damaged.",
+            hint="Pull them again; what was made here is made again when it is used.",
+        )
 
 
 def _whole_others(names: set[str]) -> "list[Stock]":

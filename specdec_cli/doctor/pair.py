@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from specdec_cli.doctor.checkup import Check, Finding
-from specdec_cli.hub.cache import RepoStore
 from specdec_cli.hub.client import cache_root
 from specdec_cli.hub.download import check_file
-from specdec_cli.hub.inventory import stock_of, store_of
+from specdec_cli.hub.inventory import is_made_here, known_sha256, stock_of, store_of
 from specdec_cli.llama.model import read_vocabulary
 from specdec_cli.llama.tokenizer_process import read_vocabulary_apart
 from specdec_cli.llama.trial import is_trusted
@@ -21,6 +20,7 @@ from specdec_cli.models.tokenizer_check import compare, one_line
 from specdec_cli.planning.placement import changes, place
 from specdec_cli.planning.plan import machine_now, size_up
 from specdec_cli.planning.request import PairRequest
+from specdec_cli.presets.derive import recorded_sha256
 from specdec_cli.presets.resolve import Resolved
 from specdec_cli.settings import USUAL_K
 
@@ -86,15 +86,15 @@ def _known_hash(path: Path, files: Resolved) -> tuple[str | None, bool]:
     """The hash that a file should have, if it is known, and whether the file as it is now was once found to have it."""
     root = cache_root()
     if not path.is_relative_to(root):
-        return None, False
-    store: RepoStore = store_of(root, path)
-    known = store.etag_of(path)
-    if known is None and files.preset is not None:
-        known = stock_of(files.preset, root).sha256.get(path)
-    return known, known is not None and store.is_verified(path, known)
+        return recorded_sha256(path) if is_made_here(path) else None, False
+    preset = files.preset
+    known = known_sha256(path, root, stock_of(preset, root).sha256.get(path) if preset is not None else None)
+    return known, known is not None and store_of(root, path).is_verified(path, known)
 
 
 def _mend(path: Path, patient: Patient) -> str:
+    if is_made_here(path):
+        return f"specdec verify-files {patient.model}"
     if path.is_relative_to(cache_root()) and patient.files.preset is not None:
         return f"specdec verify-files {patient.model}; specdec pull {patient.model}"
     return f"rm {shlex.quote(str(path))}"

@@ -12,6 +12,7 @@ from specdec_cli.hub.cache import RepoStore, cached, disk_bytes, gguf_files, lef
 from specdec_cli.hub.client import lock
 from specdec_cli.hub.download import check_file
 from specdec_cli.paths import WORK_LOCK, draft_folder
+from specdec_cli.presets.derive import derived_path, record_of, recorded_sha256
 from specdec_cli.presets.resolve import derived_folder
 from specdec_cli.presets.schema import Preset, hub_files
 
@@ -21,11 +22,15 @@ _ABANDONED_SECONDS = 600.0
 """A model that is being made grows all the time. One that has not changed for so long was left by a killed process."""
 
 
+_MADE_HERE = "derived"
+"""In place of a repository's owner, for models that were made on this machine."""
+
+
 @dataclass(frozen=True, slots=True)
 class Stock:
-    """A preset's files from the Hub: those that are here, and how many models of it are missing.
+    """A preset's files, from the Hub or made here: those that are here, and how many models of it are missing.
 
-    `sha256` has the hash of each place that the preset knows one for.
+    `sha256` has the hash of each place that the preset, or the note of its making, knows one for.
     """
 
     preset: Preset
@@ -40,7 +45,8 @@ class Stock:
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
-    """All of it. `others` are GGUF files in the Hub's cache that no preset names, `leftovers` unfinished or damaged."""
+    """All of it. `others` are models that no preset names, with their repository, or as derived/NAME; `leftovers` are
+    unfinished or damaged files."""
 
     pairs: tuple[Stock, ...]
     others: tuple[tuple[str, Path], ...]
@@ -56,17 +62,24 @@ class Inventory:
 def stock_of(preset: Preset, root: Path) -> Stock:
     """What is here of one preset."""
     found = {file: cached(root, file) for file in hub_files(preset)}
-    places = tuple(place for parts in found.values() if parts is not None for place in parts)
+    places = [place for parts in found.values() if parts is not None for place in parts]
     known = {parts[0]: file.sha256 for file, parts in found.items() if parts is not None and file.sha256 is not None}
-    return Stock(preset, places, sum(parts is None for parts in found.values()), known)
+    recipes = [source.derive for source in (preset.target, preset.draft) if source is not None and source.derive]
+    made = dict.fromkeys(derived_path(recipe, derived_folder()) for recipe in recipes)
+    here = [place for place in made if place.is_file()]
+    known |= {place: sha256 for place in here if (sha256 := recorded_sha256(place)) is not None}
+    n_missing = sum(parts is None for parts in found.values()) + len(made) - len(here)
+    return Stock(preset, (*places, *here), n_missing, known)
 
 
 def take_inventory(presets: Sequence[Preset], root: Path, *, clock: Callable[[], float] = time.time) -> Inventory:
     """Pairs of which something is here, the rest of the cache's GGUF files, and what was never finished."""
     stocks = tuple(stock for preset in presets if (stock := stock_of(preset, root)).places)
     known = {place for stock in stocks for place in stock.places}
-    others = tuple((store.repo, place) for store, place in gguf_files(root) if place not in known)
-    return Inventory(stocks, others, (*leftovers(root), *_abandoned(clock())))
+    others = [(store.repo, place) for store, place in gguf_files(root) if place not in known]
+    made = sorted(place for place in derived_folder().glob("*.gguf") if place not in known)
+    others += [(f"{_MADE_HERE}/{place.name}", place) for place in made]
+    return Inventory(stocks, tuple(others), (*leftovers(root), *_abandoned(clock())))
 
 
 def _abandoned(now: float) -> list[Path]:
@@ -83,7 +96,29 @@ def remove_places(root: Path, places: Sequence[Path], others: Sequence[Stock]) -
     """Take files away, but for those that another pair here uses. Returns bytes freed, and files kept."""
     shared = {place.resolve() for other in others for place in other.places}
     kept = tuple(place for place in places if place.resolve() in shared)
-    return sum(remove(store_of(root, place), place) for place in places if place not in kept), kept
+    return sum(_remove(root, place) for place in places if place not in kept), kept
+
+
+def _remove(root: Path, place: Path) -> int:
+    """Bytes freed."""
+    if not is_made_here(place):
+        return remove(store_of(root, place), place)
+    size = place.stat().st_size
+    place.unlink()
+    record_of(place).unlink(missing_ok=True)
+    return size
+
+
+def is_made_here(place: Path) -> bool:
+    """Whether a model was made on this machine, and is none of the Hub's."""
+    return place.parent == derived_folder()
+
+
+def known_sha256(place: Path, root: Path, sha256: str | None = None) -> str | None:
+    """The hash that a file should have, where one is known; `sha256` is what a preset knows of it."""
+    if is_made_here(place):
+        return recorded_sha256(place)
+    return store_of(root, place).etag_of(place) or sha256
 
 
 def remove_leftovers(root: Path, places: Sequence[Path]) -> tuple[int, int]:
@@ -137,17 +172,21 @@ def store_of(root: Path, place: Path) -> RepoStore:
 
 
 def verify(place: Path, root: Path, sha256: str | None) -> str | None:
-    """Check a file of the cache: None if it is right. A damaged one is put aside, never to be used; the answer says so.
+    """Check a file: None if it is right. A damaged one is put aside, never to be used, or deleted if it was made here;
+    the answer says so.
 
     `sha256` is what a preset knows of it, for files that do not lie under their hash. Raises NotHere for a file that
     cannot be read: that says nothing about it.
     """
-    store = store_of(root, place)
     try:
-        reason = check_file(place, store.etag_of(place) or sha256)
+        reason = check_file(place, known_sha256(place, root, sha256))
     except OSError as error:
         raise NotHere(f"Cannot read {place}: {error.strerror}.", hint="Check its permissions.") from error
     if reason is None:
         return None
+    if is_made_here(place):
+        _remove(root, place)
+        return f"{place.name}, which was made here, is damaged: {reason}. It was deleted; its next use makes it again."
+    store = store_of(root, place)
     aside = store.set_aside(place)
     return f"{place.name} of {store.repo} is damaged: {reason}. It was moved to {aside} and is not used."

@@ -2,16 +2,19 @@
 
 import hashlib
 import os
+import re
 import shutil
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
 from specdec_cli.errors import ModelError
-from specdec_cli.paths import create_beside
+from specdec_cli.paths import create_beside, write_whole
 from specdec_cli.presets.schema import Derive
 
 Quantize = Callable[[Path, Path, str], None]
+_RECORD = 512
+"""Characters of a note at most."""
 
 
 def derived_model(recipe: Derive, folder: Path, quantize: Quantize, say: Callable[[str], None]) -> Path:
@@ -41,6 +44,20 @@ def derived_model(recipe: Derive, folder: Path, quantize: Quantize, say: Callabl
     return made
 
 
+def record_of(made: Path) -> Path:
+    """Where the sha256 of a model that was made here is noted, as sha256sum writes it."""
+    return made.with_name(f"{made.name}.sha256")
+
+
+def recorded_sha256(made: Path) -> str | None:
+    """The sha256 that a model had when it was made here; None for one that was made before such notes were."""
+    try:
+        found = re.match(r"[0-9a-f]{64}(?= )", record_of(made).read_text(encoding="utf-8", errors="replace")[:_RECORD])
+    except OSError:
+        return None
+    return found[0] if found is not None else None
+
+
 def derived_path(recipe: Derive, folder: Path) -> Path:
     """Where the model of `recipe` is, or will be."""
     return folder / f"{Path(recipe.file).stem.split('.')[0]}-{recipe.sha256[:8]}-{recipe.quantize}.gguf"
@@ -51,7 +68,9 @@ def _make(source: Path, made: Path, file_type: str, quantize: Quantize) -> None:
     os.close(handle)
     try:
         quantize(source, unfinished, file_type)
+        sha256 = file_sha256(unfinished)
         os.replace(unfinished, made)
+        write_whole(record_of(made), f"{sha256}  {made.name}\n")
     finally:
         unfinished.unlink(missing_ok=True)
 

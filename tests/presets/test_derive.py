@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from specdec_cli.errors import ModelError
-from specdec_cli.presets.derive import derived_model, file_sha256, packaged_file
+from specdec_cli.presets.derive import derived_model, file_sha256, packaged_file, record_of, recorded_sha256
 from specdec_cli.presets.schema import Derive
 
 SOURCE = b"GGUF and so on"
@@ -60,7 +60,19 @@ def no_quantize(*_: object) -> None:
 
 
 def files(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.iterdir()) if folder.exists() else []
+    """Models, and what is to become one; not the notes of their hashes."""
+    return sorted(path.name for path in folder.iterdir() if path.suffix != ".sha256") if folder.exists() else []
+
+
+@pytest.mark.usefixtures("package")
+def test_the_hash_of_what_was_made_is_noted(folder: Path) -> None:
+    made = derived_model(RECIPE, folder, FakeQuantize(), lambda _: None)
+    assert recorded_sha256(made) == file_sha256(made)
+    assert record_of(made).read_text() == f"{file_sha256(made)}  {NAME}\n"
+    record_of(made).write_text("no hash")
+    assert recorded_sha256(made) is None
+    record_of(made).unlink()
+    assert recorded_sha256(made) is None
 
 
 def test_a_model_is_made_once_and_said_once(package: Path, folder: Path) -> None:
