@@ -9,20 +9,9 @@ from typing import Annotated
 import typer
 
 from specdec_cli import __version__
-from specdec_cli.commands.audit import audit
-from specdec_cli.commands.bench import bench
-from specdec_cli.commands.check import check
-from specdec_cli.commands.doctor import doctor
-from specdec_cli.commands.draft import draft_app
-from specdec_cli.commands.export import export
-from specdec_cli.commands.help import Command, Commands
-from specdec_cli.commands.local_files import list_files, rm, verify_files
-from specdec_cli.commands.plan import plan
-from specdec_cli.commands.presets import presets_app
-from specdec_cli.commands.pull import pull
-from specdec_cli.commands.race import race
-from specdec_cli.commands.replay import replay
-from specdec_cli.commands.run import run
+from specdec_cli.commands.help import Command
+from specdec_cli.commands.options import stop_waiting
+from specdec_cli.commands.table import AllCommands
 from specdec_cli.commands.wrong_usage import wrong_usage
 from specdec_cli.errors import Interrupted, SpecdecError
 from specdec_cli.ui.clean import printable
@@ -43,24 +32,9 @@ app = typer.Typer(
     epilog=EXIT_CODES,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    cls=Commands,
+    cls=AllCommands,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command(cls=Command)(run)
-app.command(cls=Command)(race)
-app.command(cls=Command)(bench)
-app.command(cls=Command)(audit)
-app.command(cls=Command)(replay)
-app.command(cls=Command)(check)
-app.command(cls=Command)(doctor)
-app.command(cls=Command)(pull)
-app.command(cls=Command)(plan)
-app.command(cls=Command)(export)
-app.add_typer(draft_app, name="draft")
-app.add_typer(presets_app, name="presets")
-app.command("list", cls=Command)(list_files)
-app.command(cls=Command)(rm)
-app.command("verify-files", cls=Command)(verify_files)
 
 
 @app.command("help", cls=Command)
@@ -92,7 +66,11 @@ def main() -> None:
     """Run the command line. Known errors end with their words and code; SPECDEC_DEBUG=1 shows tracebacks."""
     _open_closed_streams()
     try:
-        sys.exit(app(standalone_mode=False) or 0)
+        try:
+            code = app(standalone_mode=False) or 0
+        finally:
+            stop_waiting()
+        sys.exit(code)
     except _WrongUsage as error:
         _tell(wrong_usage(error))
         sys.exit(2)

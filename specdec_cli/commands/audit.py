@@ -18,8 +18,11 @@ from specdec_cli.commands.options import (
     SEED,
     LogOpt,
     in_panel,
+    loading,
     numbers,
     say,
+    stop_waiting,
+    waiting,
     whole_numbers,
     words,
     write_log,
@@ -86,6 +89,7 @@ def audit(
     """
     guard_terminal()
     raise_on_sigterm()
+    line = waiting(f"Loading {model} ...")
     from specdec_cli.bench.prompt_set import SHIPPED, read_prompts
     from specdec_cli.bench.tasks import as_tasks, facts_of
     from specdec_cli.generation.pair import open_pair
@@ -105,7 +109,9 @@ def audit(
     drafters = _drafters(what.drafter, files)
     text_ways, law_ways = _ways(words(what.rules), drafters, lengths, temperatures)
     request = _request(files, drafters, lengths, sampling, placement)
+    line.show(loading(*files.paths))
     with open_pair(request, say=say, abort=AbortFlag()) as pair:
+        line.show("Reading the prompts ...")
         _check_drafting(pair, drafters)
         n_each = max(min(_LEAST_ANSWER, what.tokens), -(-what.tokens // len(prompts)))
         tasks = _mixed(as_tasks(pair, prompts, n_each, say))
@@ -155,11 +161,13 @@ def _tested(
     """Everything, or what there was time for before the budget or a signal ended it; and that signal."""
     from specdec_cli.audit.checks import Audit
 
+    waiting("Timing one answer ...")
     auditing = Audit(pair, request.sampling.params, time.perf_counter)
     began = time.perf_counter()
     text_seconds = 60 * what.budget * (_TEXTS_SHARE if law_ways else 1)
     seconds_each = auditing.seconds_per_answer(tasks[0], n_each) * _answers_a_prompt(text_ways)
     n_prompts = _within(text_seconds, seconds_each, min(len(tasks), -(-what.tokens // n_each)))
+    stop_waiting()
     _say_plan(text_ways, law_ways, n_prompts * n_each, n_prompts * seconds_each, what)
     texts = auditing.check_texts(tasks[:n_prompts], text_ways, what.tokens, n_each, began + text_seconds)
     laws = auditing.check_laws(tasks, law_ways, what.draws, what.places, began + 60 * what.budget)

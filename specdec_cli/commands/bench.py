@@ -82,6 +82,7 @@ def bench(
         raise UsageError("No model given.", hint="Give a preset or a GGUF file.")
     guard_terminal()
     raise_on_sigterm()
+    waiting(f"Loading {model} ...")
     if pairing.draft == "none":
         raise UsageError(
             "--draft none leaves nothing to measure: plain decoding is measured in any case, next to a drafter.",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from specdec_cli.commands.options import JsonOpt, find, quantize, say
+from specdec_cli.commands.options import JsonOpt, find, quantize, say, stop_waiting, waiting
 from specdec_cli.errors import UsageError, VocabularyMismatch
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ def check(
 
     - 3: a file is missing or cannot be read.
     """
+    waiting(f"Reading the tokenizers of {target} ...")
     from specdec_cli.llama.model import read_vocabulary
     from specdec_cli.llama.tokenizer_process import read_vocabulary_apart
     from specdec_cli.llama.trial import is_trusted
@@ -68,12 +69,14 @@ def check(
     if head is not None:
         say(described(head, name))
     if files.draft is None or not needs_tokenizer(draft_headers):
+        stop_waiting()
         if as_json:
             sys.stdout.write(json.dumps({"verdict": "match", "n_shared": head.n_tokens if head else 0}) + "\n")
         return
     read = read_vocabulary if is_trusted() else read_vocabulary_apart
     report = compare(read(files.target), read(files.draft))
     overlap = _overlap(report)
+    stop_waiting()
     if as_json:
         sys.stdout.write(json.dumps(document(report, overlap)) + "\n")
     else:

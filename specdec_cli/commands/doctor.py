@@ -46,8 +46,7 @@ def doctor(
     """
     guard_terminal()
     raise_on_sigterm()
-    line = waiting()
-    line.show("Checking llama.cpp ...")  # before the imports, which take long enough to be noticed
+    line = waiting("Checking llama.cpp ...")
     from specdec_cli.doctor.checkup import document, has_problem, next_command
     from specdec_cli.ui.findings import Findings
     from specdec_cli.ui.terminal import Terminal

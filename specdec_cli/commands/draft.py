@@ -25,7 +25,7 @@ from specdec_cli.commands.draft_steps import (
 )
 from specdec_cli.commands.groups import takes_groups
 from specdec_cli.commands.help import Command, Commands
-from specdec_cli.commands.options import SEED, JsonOpt, LogOpt, find, quantize, say, write_log
+from specdec_cli.commands.options import SEED, JsonOpt, LogOpt, find, quantize, say, waiting, write_log
 from specdec_cli.commands.placement_options import PlacementOptions
 from specdec_cli.commands.sampling_options import SamplingOptions
 from specdec_cli.errors import DraftDoesNotPay, UsageError
@@ -56,7 +56,10 @@ PromptsOpt = Annotated[
 KeepOpt = Annotated[bool, typer.Option("--keep-anyway", help="Write the best candidate even if it does not pay.")]
 
 draft_app = typer.Typer(
-    help="Make a draft from the target itself, or make a draft cheaper.", no_args_is_help=True, cls=Commands
+    add_completion=False,
+    help="Make a draft from the target itself, or make a draft cheaper.",
+    no_args_is_help=True,
+    cls=Commands,
 )
 
 
@@ -82,6 +85,7 @@ def make(
     """
     guard_terminal()
     raise_on_sigterm()
+    waiting(f"Reading {model} ...")
     from specdec_cli.bench.report import PAYS
     from specdec_cli.llama.abort import AbortFlag
     from specdec_cli.make_draft.search import most_candidates, search, work_folder
@@ -144,6 +148,7 @@ def trim(
     """
     guard_terminal()
     raise_on_sigterm()
+    waiting(f"Reading {draft} ...")
     from specdec_cli.decode.sampling import SamplingParams
     from specdec_cli.llama.abort import AbortFlag
     from specdec_cli.make_draft.recipes import OUTPUT_FORMATS, Recipe, cheaper_outputs

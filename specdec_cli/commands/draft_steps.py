@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from specdec_cli.commands.options import say, text_differs
+from specdec_cli.commands.options import loading, say, stop_waiting, text_differs, waiting
 from specdec_cli.errors import DraftDoesNotPay, HeldByAnother, Interrupted, ModelError, UsageError
 
 if TYPE_CHECKING:
@@ -87,13 +87,16 @@ def read_texts(
     from specdec_cli.ui.terminal import Terminal
 
     texts: list[Text] = []
+    line = waiting(loading(request.target))
     with open_pair(request, say=say, abort=abort) as pair:
         if not pair.target.session.can_rewind:
             raise ModelError(
                 f"{request.target.name} cannot undo tokens (a recurrent or hybrid model).",
                 hint="No draft can speed it up here.",
             )
+        line.show("Reading the prompts ...")
         tasks = as_tasks(pair, prompts, n, say)
+        line.hide()
         measuring = Bench(pair, request.sampling.params, n, perf_counter)
         with Steps(len(tasks), "target answers", Terminal(sys.stderr, os.environ), say) as steps:
             for text in answers(measuring, tasks, request.sampling.params.temperature):
@@ -115,6 +118,7 @@ def tried(search: "Iterator[Outcome]", at_most: int) -> "list[Outcome]":
     from specdec_cli.ui.terminal import Terminal
 
     outcomes = []
+    stop_waiting()
     with Steps(max(at_most, 1), "candidates", Terminal(sys.stderr, os.environ), say) as steps:
         for outcome in search:
             outcomes.append(outcome)

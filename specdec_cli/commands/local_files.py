@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from specdec_cli.commands.options import JsonOpt, agreed, say
+from specdec_cli.commands.options import JsonOpt, agreed, say, stop_waiting, waiting
 from specdec_cli.errors import DamagedFile, UsageError
 from specdec_cli.ui.clean import printable
 
@@ -22,6 +22,7 @@ YesOpt = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confir
 
 def list_files(*, as_json: JsonOpt = False) -> None:
     """Show the pairs on this machine and the disk space they use."""
+    waiting("Looking for models ...")
     from specdec_cli.hub.cache import disk_bytes
     from specdec_cli.hub.inventory import draft_work, work_bytes
     from specdec_cli.ui import words
@@ -29,6 +30,7 @@ def list_files(*, as_json: JsonOpt = False) -> None:
     from specdec_cli.ui.terminal import Terminal
 
     stock = _inventory()
+    stop_waiting()
     if as_json:
         print(json.dumps(_document(stock)))
         return
@@ -143,8 +145,10 @@ def verify_files(
         say("There is nothing to check: specdec pull downloads models.")
     n_damaged = 0
     for place, sha256 in known.items():
+        waiting(f"Checking {place.name} ...")
         has_hash = known_sha256(place, root, sha256) is not None
         reason = verify(place, root, sha256)
+        stop_waiting()
         if reason is None:
             print(f"ok  {printable(place.name)}" + ("" if has_hash else "  (structure only; no hash is known)"))
         else:

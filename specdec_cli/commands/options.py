@@ -66,17 +66,42 @@ def quoted(text: str) -> str:
     return repr(text if len(text) <= _LONGEST_QUOTE else f"{text[:_LONGEST_QUOTE]}...")
 
 
+_lines: "list[Waiting]" = []
+"""The line that may be on the screen: a terminal has room for one."""
+
+
 def say(text: str) -> None:
-    """A note for the user: on stderr, so that stdout stays the model's."""
+    """A note for the user: on stderr, so that stdout stays the model's, and above the line that is shown."""
+    if _lines:
+        _lines[0].say(text)
+    else:
+        _print(text)
+
+
+def _print(text: str) -> None:
     print(printable(text), file=sys.stderr, flush=True)
 
 
-def waiting() -> "Waiting":
-    """The line on stderr that tells what takes so long."""
+def waiting(text: str | None = None) -> "Waiting":
+    """The line on stderr that tells what takes so long, and `text` on it, until it is hidden or something ends it.
+
+    A command that imports much shows it first: the imports take long enough to be noticed.
+    """
     from specdec_cli.ui.terminal import Terminal
     from specdec_cli.ui.waiting import Waiting
 
-    return Waiting(Terminal(sys.stderr, os.environ), say)
+    stop_waiting()
+    line = Waiting(Terminal(sys.stderr, os.environ), _print)
+    _lines[:] = [line]
+    if text is not None:
+        line.show(text)
+    return line
+
+
+def stop_waiting() -> None:
+    """Take the line away, if there is one: something else is written now."""
+    for line in _lines:
+        line.hide()
 
 
 def loading(*paths: Path | None) -> str:
@@ -112,6 +137,7 @@ def layers(text: str, option: str) -> str:
 
 def agreed(question: str, *, default: bool) -> bool:
     """Ask the user. Raises Interrupted on Ctrl-C, and on the end of input."""
+    stop_waiting()
     try:
         return typer.confirm(printable(question), default=default, err=True)
     except typer.Abort as stop:

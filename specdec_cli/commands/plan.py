@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from specdec_cli.commands.options import JsonOpt, bytes_in, draft_length, layers, say
+from specdec_cli.commands.options import JsonOpt, bytes_in, draft_length, layers, say, stop_waiting, waiting
 from specdec_cli.commands.speed import (
     SECONDS,
     Row,
@@ -67,6 +67,7 @@ def plan(
 
     Exit code 5 if it does not fit.
     """
+    waiting(f"Reading the headers of {model} ...")
     from specdec_cli.errors import NoNetwork, NotHere, OutOfMemory, ProxyFailed
     from specdec_cli.planning.placement import changes, place
     from specdec_cli.planning.plan import size_up
@@ -82,6 +83,7 @@ def plan(
         sizes = _known_sizes(model, draft)
         if sizes is None:
             raise
+        stop_waiting()
         say(f"{error} Counting only the weights, with the sizes from the preset.")
         if speed:
             say("The speed is not forecast: that needs the headers.")
@@ -109,6 +111,7 @@ def plan(
         rows = _speed(
             request, model, target, draft_model, machine, placed, drafts_otherwise=drafts_otherwise, again=again
         )
+    stop_waiting()
     if as_json:
         document = _document(target, draft_model, fit, found, sized.context.n_ctx)
         print(json.dumps(document | ({"speed": documents(rows)} if rows is not None else {})))

@@ -12,7 +12,7 @@ import typer
 from specdec_cli.commands.completion import presets
 from specdec_cli.commands.help import Command, Commands
 from specdec_cli.commands.local_files import all_presets
-from specdec_cli.commands.options import JsonOpt, waiting
+from specdec_cli.commands.options import JsonOpt, stop_waiting, waiting
 
 if TYPE_CHECKING:
     from specdec_cli.planning.placement import Machine
@@ -31,6 +31,7 @@ class _ByName(Commands):
 
 
 presets_app = typer.Typer(
+    add_completion=False,
     help="List the named pairs; with NAME, show one of them.",
     invoke_without_command=True,
     cls=_ByName,
@@ -58,6 +59,7 @@ def list_presets(
     """List all presets: size, whether they fit in free memory, and whether they are on this machine."""
     if context.invoked_subcommand is not None:
         return
+    waiting("Looking at presets and memory ...")
     from specdec_cli.planning.plan import machine_now
     from specdec_cli.ui import words
     from specdec_cli.ui.table import write_table
@@ -71,6 +73,7 @@ def list_presets(
     )
     if speed:
         _add_speeds(found, machine)
+    stop_waiting()
     if as_json:
         print(json.dumps({"presets": found}))
         return

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from specdec_cli.commands.options import JsonOpt, agreed, find, say
+from specdec_cli.commands.options import JsonOpt, agreed, find, say, stop_waiting, waiting
 from specdec_cli.errors import Interrupted, UsageError
 from specdec_cli.signals import raise_on_sigterm
 
@@ -46,6 +46,8 @@ def pull(
     interrupted pull resumes when run again. Files are kept in the Hub's own cache (HF_HUB_CACHE).
     """
     raise_on_sigterm()
+    if not quiet:
+        waiting(f"Looking for {' '.join(names or [target or ''])} ...")
     if bool(names) == bool(target or draft):
         raise UsageError(
             "No preset given." if not names else "A preset already has a target and a draft.",
@@ -125,6 +127,7 @@ def _bring(
     from specdec_cli.ui.terminal import Terminal
 
     hub = open_hub(stall_seconds=stall)
+    stop_waiting()
     try:
         with open_progress(Terminal(sys.stderr, os.environ), quiet=quiet, say=say) as progress:
             puller = Puller(hub, cache_root(), progress)
