@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+from specdec_cli.commands.completion import drafters, kinds_of_text
 from specdec_cli.commands.drafting_options import drafter_names
 from specdec_cli.commands.options import in_panel, numbers, quoted, whole_number, whole_numbers, words
 from specdec_cli.errors import UsageError
@@ -27,7 +28,8 @@ class MeasureOptions:
         str | None,
         _what(
             help="Drafters to measure, comma-separated: model, ngram ... (default: the draft, if there is one, "
-            "and ngram). none measures plain decoding once more."
+            "and ngram). none measures plain decoding once more.",
+            autocompletion=drafters,
         ),
     ] = None
     k: Annotated[
@@ -40,7 +42,9 @@ class MeasureOptions:
     ] = None
     n: Annotated[int, _what("-n", min=8, help="Tokens per answer.")] = 96
     repeats: Annotated[int, _what(min=1, help="Number of repeats.")] = 2
-    kinds: Annotated[str | None, _what(help="Kinds of text, comma-separated (default: all).")] = None
+    kinds: Annotated[
+        str | None, _what(help="Kinds of text, comma-separated (default: all).", autocompletion=kinds_of_text)
+    ] = None
     prompts: Annotated[
         Path | None, _what(help="Your own prompts: a text file, or JSON lines with kind and prompt.")
     ] = None

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from specdec_cli.commands.options import JsonOpt, find, quantize, say, stop_waiting, waiting
+from specdec_cli.commands.completion import drafts
+from specdec_cli.commands.options import MODEL, JsonOpt, find, quantize, say, stop_waiting, waiting
 from specdec_cli.errors import UsageError, VocabularyMismatch
 
 if TYPE_CHECKING:
@@ -23,8 +24,10 @@ EXIT_CODES = {"match": 0, "match with notes": 8, "mismatch": VocabularyMismatch.
 
 
 def check(
-    target: Annotated[str, typer.Argument(help="The target: a GGUF file or a preset.")],
-    draft: Annotated[str | None, typer.Argument(help="The draft: a GGUF file, or mtp. A preset has its own.")] = None,
+    target: Annotated[str, MODEL],
+    draft: Annotated[
+        str | None, typer.Argument(help="The draft: a GGUF file, or mtp. A preset has its own.", autocompletion=drafts)
+    ] = None,
     *,
     as_json: JsonOpt = False,
     show_all: Annotated[bool, typer.Option("--all", help="Show all differing tokens, not just the first 20.")] = False,

@@ -1,7 +1,8 @@
-"""What a shell may complete: presets, drafters and files."""
+"""What a shell may complete: presets, drafters, files and the values of options."""
 
 import glob
 import os
+from collections.abc import Callable
 
 _MODELS = (".gguf", ".safetensors")
 
@@ -11,6 +12,37 @@ def presets(incomplete: str) -> list[str]:
     from specdec_cli.presets.schema import preset_names
 
     return [name for name in sorted(preset_names()) if name.startswith(incomplete)]
+
+
+def one_of(*values: str) -> Callable[[str], list[str]]:
+    """Completes one of these."""
+    return lambda incomplete: [value for value in values if value.startswith(incomplete)]
+
+
+def cache_types(incomplete: str) -> list[str]:
+    """Types of KV caches."""
+    from specdec_cli.settings import CACHE_TYPE_BYTES
+
+    return one_of(*CACHE_TYPE_BYTES)(incomplete)
+
+
+def drafters(incomplete: str) -> list[str]:
+    """Drafters, the last of several with commas between them."""
+    from specdec_cli.drafters import DRAFTERS
+
+    return _last_of(incomplete, [name for name in DRAFTERS if name != "none"])
+
+
+def kinds_of_text(incomplete: str) -> list[str]:
+    """Kinds of text of the shipped prompts, as above."""
+    from specdec_cli.bench.prompt_set import SHIPPED, read_prompts
+
+    return _last_of(incomplete, list(dict.fromkeys(prompt.kind for prompt in read_prompts(SHIPPED))))
+
+
+def _last_of(incomplete: str, values: list[str]) -> list[str]:
+    before, comma, last = incomplete.rpartition(",")
+    return [f"{before}{comma}{value}" for value in values if value.startswith(last)]
 
 
 def models(incomplete: str) -> list[str]:

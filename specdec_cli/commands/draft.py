@@ -25,7 +25,7 @@ from specdec_cli.commands.draft_steps import (
 )
 from specdec_cli.commands.groups import takes_groups
 from specdec_cli.commands.help import Command, Commands
-from specdec_cli.commands.options import SEED, JsonOpt, LogOpt, find, quantize, say, waiting, write_log
+from specdec_cli.commands.options import MODEL, SEED, JsonOpt, LogOpt, find, quantize, say, waiting, write_log
 from specdec_cli.commands.placement_options import PlacementOptions
 from specdec_cli.commands.sampling_options import SamplingOptions
 from specdec_cli.errors import DraftDoesNotPay, UsageError
@@ -66,7 +66,7 @@ draft_app = typer.Typer(
 @draft_app.command(cls=Command)
 @takes_groups
 def make(
-    model: Annotated[str, typer.Argument(help="A preset, or the path of the target's GGUF file.")],
+    model: Annotated[str, MODEL],
     *,
     out: OutOpt = None,
     temp: TempOpt = None,

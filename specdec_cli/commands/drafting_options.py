@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from specdec_cli.commands.completion import drafts
+from specdec_cli.commands.completion import drafts, one_of
 from specdec_cli.commands.options import draft_length, find, in_panel, quantize, say, words
 from specdec_cli.commands.pull import offer_to_pull
 from specdec_cli.commands.tune import profile_of
@@ -59,9 +59,15 @@ class DraftOptions:
 class DraftingOptions:
     """How the drafter of a run drafts."""
 
-    k: Annotated[str, _drafting("-k", "--k", help="Draft tokens per round; auto picks lengths from live timings.")] = (
-        AUTO
-    )
+    k: Annotated[
+        str,
+        _drafting(
+            "-k",
+            "--k",
+            help="Draft tokens per round; auto picks lengths from live timings.",
+            autocompletion=one_of(AUTO, "1", "2", "4", "8"),
+        ),
+    ] = AUTO
     look_up: Annotated[bool, _drafting("--ngram/--no-ngram", help="With -k auto, also use n-gram lookup.")] = True
     p_min: Annotated[
         float | None,

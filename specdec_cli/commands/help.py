@@ -26,15 +26,38 @@ _ELSEWHERE = {
     "remove": "rm NAME",
     "delete": "rm NAME",
     "create": "draft make",
+    "benchmark": "bench",
+    "convert": "draft make",
+    "diagnose": "doctor",
+    "serve": "run MODEL",
+    "stop": "list",
 }
 """Commands of other tools, and what does the same here."""
+
+USUAL = {
+    "run": "--draft -k --temp --top-p --seed -n -f --system --think --json-schema --ctx --ngl --threads --plain --json",
+    "bench": "--compare --draft --drafter -k --temp -n --repeats --kinds --prompts --budget --tune --json --md --plot",
+    "audit": "--draft --drafter --rules -k --temp --tokens --prompts --budget --json --ctx --ngl --threads",
+    "doctor": "--draft --offline --ctx --kv --ngl --device --threads --json",
+    "make": "--out --temp -n --prompts --keep-anyway --ctx --ngl --threads --json",
+    "trim": "--target --out --temp -n --prompts --keep-anyway --ctx --threads --json",
+}
+"""Options that matter, of commands with more of them than a window has rows: `-h` shows these alone."""
+
+_SHORT = "specdec.short"
+"""In what a context remembers: whether a page was asked for by -h."""
 
 Entry = tuple[str, str]
 """Names of an option or a command, and its text."""
 
 
 class Command(TyperCommand):
-    """A command whose help is plain text."""
+    """A command whose help is plain text: `-h` shows the options that matter, `--help` all of them."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> Any:
+        before = args[: args.index("--")] if "--" in args else args
+        ctx.meta[_SHORT] = "-h" in before and "--help" not in before
+        return super().parse_args(ctx, args)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         formatter.write("\n".join(_page(self, ctx)) + "\n")
@@ -64,7 +87,9 @@ def _page(command: Any, ctx: Any) -> Iterator[str]:
     for paragraph in (command.help or "").split("\n\n"):
         yield ""
         yield from _folded(" ".join(paragraph.split()), width, "", "")
-    records = [(_heading(one), one.get_help_record(ctx)) for one in command.get_params(ctx)]
+    parameters = command.get_params(ctx)
+    usual = USUAL[command.name].split() if ctx.meta.get(_SHORT) and command.name in USUAL else None
+    records = [(_heading(one), one.get_help_record(ctx)) for one in parameters if _is_shown(one, usual)]
     shown = sorted(((heading, entry) for heading, entry in records if entry), key=lambda one: one[0] != "Arguments")
     order = list(dict.fromkeys(heading for heading, _ in shown))
     for heading, entries in groupby(sorted(shown, key=lambda one: order.index(one[0])), key=lambda one: one[0]):
@@ -72,9 +97,18 @@ def _page(command: Any, ctx: Any) -> Iterator[str]:
     if isinstance(command, TyperGroup):
         found: list[Any] = [command.get_command(ctx, name) for name in command.list_commands(ctx)]
         yield from _section("Commands", ((one.name, _first(one.help)) for one in found if not one.hidden), width)
+    if usual is not None:
+        n_options = sum(one.param_type_name == "option" for one in parameters)
+        yield ""
+        yield from _folded(f"All {n_options} options: {ctx.command_path} --help", width, "", "")
     if command.epilog:
         yield ""
         yield from _folded(command.epilog, width, "", "")
+
+
+def _is_shown(parameter: Any, usual: list[str] | None) -> bool:
+    is_option = usual is not None and parameter.param_type_name == "option"
+    return not is_option or any(name in parameter.opts for name in [*(usual or ()), "--help"])
 
 
 def _heading(parameter: Any) -> str:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from specdec_cli.commands.completion import presets
 from specdec_cli.commands.options import JsonOpt, agreed, say, stop_waiting, waiting
 from specdec_cli.errors import DamagedFile, UsageError
 from specdec_cli.ui.clean import printable
@@ -65,7 +66,10 @@ def list_files(*, as_json: JsonOpt = False) -> None:
 def rm(
     names: Annotated[
         list[str] | None,
-        typer.Argument(help="Presets whose files to delete, or repositories (OWNER/NAME), as list shows them."),
+        typer.Argument(
+            help="Presets whose files to delete, or repositories (OWNER/NAME), as list shows them.",
+            autocompletion=presets,
+        ),
     ] = None,
     *,
     leftovers: Annotated[
@@ -129,7 +133,8 @@ def _remove_leftovers(yes: bool) -> None:
 
 def verify_files(
     names: Annotated[
-        list[str] | None, typer.Argument(help="Presets to check (default: all GGUF files on this machine).")
+        list[str] | None,
+        typer.Argument(help="Presets to check (default: all GGUF files on this machine).", autocompletion=presets),
     ] = None,
 ) -> None:
     """Check files against their hashes: the Hub's, or those of models made here. Damaged files are never used again."""

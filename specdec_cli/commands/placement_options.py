@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Literal
 
+from specdec_cli.commands.completion import cache_types, one_of
 from specdec_cli.commands.options import first, in_panel, layers
 from specdec_cli.errors import UsageError
 
@@ -17,8 +18,16 @@ _placement = in_panel("GPU, memory, threads")
 class PlacementOptions:
     """None means "choose"."""
 
-    ngl: Annotated[str, _placement(help="Layers of the target on the GPU: auto, all or a number.")] = "auto"
-    ngl_draft: Annotated[str, _placement(help="Layers of the draft on the GPU: auto, all or a number.")] = "auto"
+    ngl: Annotated[
+        str,
+        _placement(
+            help="Layers of the target on the GPU: auto, all or a number.", autocompletion=one_of("auto", "all")
+        ),
+    ] = "auto"
+    ngl_draft: Annotated[
+        str,
+        _placement(help="Layers of the draft on the GPU: auto, all or a number.", autocompletion=one_of("auto", "all")),
+    ] = "auto"
     device: Annotated[
         list[str] | None,
         _placement(help="Device to use, by llama.cpp's name; repeatable. cpu uses no GPU."),
@@ -32,11 +41,15 @@ class PlacementOptions:
     flash_attn: Annotated[Literal["auto", "on", "off"] | None, _placement(help="Flash attention (default: auto).")] = (
         None
     )
-    kv: Annotated[str | None, _placement(help="KV cache type of the target: f16, q8_0, q4_0 ... (default: f16).")] = (
-        None
-    )
+    kv: Annotated[
+        str | None,
+        _placement(help="KV cache type of the target: f16, q8_0, q4_0 ... (default: f16).", autocompletion=cache_types),
+    ] = None
     kv_draft: Annotated[
-        str | None, _placement(help="KV cache type of the draft (default: f16). 4-bit types halve acceptance.")
+        str | None,
+        _placement(
+            help="KV cache type of the draft (default: f16). 4-bit types halve acceptance.", autocompletion=cache_types
+        ),
     ] = None
     ctx: Annotated[
         int | None,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from specdec_cli.commands.completion import cache_types, drafts, models
 from specdec_cli.commands.options import JsonOpt, bytes_in, draft_length, layers, say, stop_waiting, waiting
 from specdec_cli.commands.speed import (
     SECONDS,
@@ -33,15 +34,19 @@ MAX_CHANGES = 5
 
 
 def plan(
-    model: Annotated[str, typer.Argument(help="A preset, a GGUF file, or REPO[:FILE|QUANT] on the Hub.")],
+    model: Annotated[
+        str, typer.Argument(help="A preset, a GGUF file, or REPO[:FILE|QUANT] on the Hub.", autocompletion=models)
+    ],
     *,
-    draft: Annotated[str | None, typer.Option(help="The draft, in the same forms, or ngram, mtp, none.")] = None,
+    draft: Annotated[
+        str | None, typer.Option(help="The draft, in the same forms, or ngram, mtp, none.", autocompletion=drafts)
+    ] = None,
     ctx: Annotated[int | None, typer.Option(min=0, help="Context size in tokens, as in run.")] = None,
     ctx_draft: Annotated[
         int | None, typer.Option(min=0, help="Context size of the draft (default: the target's).")
     ] = None,
-    kv: Annotated[str, typer.Option(help="KV cache type of the target.")] = "f16",
-    kv_draft: Annotated[str, typer.Option(help="KV cache type of the draft.")] = "f16",
+    kv: Annotated[str, typer.Option(help="KV cache type of the target.", autocompletion=cache_types)] = "f16",
+    kv_draft: Annotated[str, typer.Option(help="KV cache type of the draft.", autocompletion=cache_types)] = "f16",
     k: Annotated[
         str, typer.Option("-k", "--k", help="Draft tokens per round; auto: the most that run may pick.")
     ] = AUTO,

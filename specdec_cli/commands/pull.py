@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from specdec_cli.commands.completion import presets
 from specdec_cli.commands.options import JsonOpt, agreed, find, say, stop_waiting, waiting
 from specdec_cli.errors import Interrupted, UsageError
 from specdec_cli.signals import raise_on_sigterm
@@ -22,7 +23,10 @@ if TYPE_CHECKING:
 
 
 def pull(
-    names: Annotated[list[str] | None, typer.Argument(help="Presets to download (specdec presets lists them).")] = None,
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(help="Presets to download (specdec presets lists them).", autocompletion=presets),
+    ] = None,
     *,
     target: Annotated[
         str | None,

@@ -4,6 +4,32 @@ from typing import Any
 
 from specdec_cli.errors import UsageError
 
+_ELSEWHERE = {
+    "-c": "Use --ctx.",
+    "-t": "Use --threads.",
+    "-m": "MODEL is an argument: specdec run MODEL PROMPT",
+    "--model": "MODEL is an argument: specdec run MODEL PROMPT",
+    "-p": "The prompt is an argument: specdec run MODEL PROMPT",
+    "--prompt": "The prompt is an argument: specdec run MODEL PROMPT",
+    "--model-draft": "Use --draft.",
+    "--draft-model": "Use --draft.",
+    "--draft-max": "Use -k.",
+    "--draft-n": "Use -k.",
+    "--draft-p-min": "Use --p-min.",
+    "--n-predict": "Use -n.",
+    "--max-tokens": "Use -n.",
+    "--ctx-size": "Use --ctx.",
+    "--num-ctx": "Use --ctx.",
+    "--n-gpu-layers": "Use --ngl.",
+    "--gpu-layers": "Use --ngl.",
+    "--temperature": "Use --temp.",
+    "--cache-type-k": "Use --kv.",
+    "--cache-type-v": "Use --kv.",
+    "--no-stream": "Use --json.",
+    "--system-prompt": "Use --system.",
+}
+"""Options of other tools, and what does the same here."""
+
 
 def wrong_usage(error: Any) -> UsageError:
     """An error of typer as one sentence and a hint."""
@@ -12,6 +38,9 @@ def wrong_usage(error: Any) -> UsageError:
         return _value(parameter, faults()[0], error)
     said, _, meant = error.format_message().partition(" Did you mean ")
     said = said.partition(" (Possible options")[0].rstrip(".")
+    elsewhere = _ELSEWHERE.get(getattr(error, "option_name", None) or "")
+    if elsewhere is not None:
+        return UsageError(f"{said}.", hint=elsewhere)
     possible = meant.rstrip("?") or " or ".join(getattr(error, "possibilities", None) or ())
     return UsageError(f"{said}.", hint=f"Did you mean {possible}?" if possible else _help_for(error))
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from specdec_cli import __version__, app
+from specdec_cli.commands.help import USUAL
 from specdec_cli.errors import (
     DecodeFailed,
     Interrupted,
@@ -105,6 +106,10 @@ def test_no_arguments_show_the_help() -> None:
         (("presets", "demoo"), "Hint: Did you mean 'demo'?"),
         (("ls",), "Hint: Use: specdec list\n"),
         (("chat",), "Hint: Use: specdec run MODEL\n"),
+        (("ps",), "Hint: Use: specdec list\n"),
+        (("show",), "Hint: Use: specdec presets NAME\n"),
+        (("run", "m.gguf", "a", "--temperature", "1"), "Hint: Use --temp.\n"),
+        (("run", "m.gguf", "a", "-c", "2048"), "Hint: Use --ctx.\n"),
     ],
 )
 def test_wrong_usage(arguments: tuple[str, ...], words: str) -> None:
@@ -114,7 +119,7 @@ def test_wrong_usage(arguments: tuple[str, ...], words: str) -> None:
     assert "Traceback" not in done.err
 
 
-NAMES = "run race bench audit replay check pull plan draft presets list rm verify-files help"
+NAMES = "run race bench audit replay check doctor pull plan draft presets list rm verify-files help"
 COMMANDS = [(), *((name,) for name in NAMES.split()), ("draft", "make"), ("draft", "trim"), ("presets", "show")]
 
 
@@ -126,11 +131,31 @@ def test_help_keeps_words_whole_and_gives_them_room(
     monkeypatch.setenv("COLUMNS", "300")
     whole = set(inside(*command, "--help").out.split())
     monkeypatch.setenv("COLUMNS", str(columns))
-    done = inside(*command, "-h")
+    done = inside(*command, "--help")
     assert (done.code, done.err) == (0, "")
     assert set(done.out.split()) == whole
     assert all(len(line) <= columns or len(line.split()) == 1 for line in done.out.splitlines())
     assert inside("help", *command).out == done.out
+
+
+@pytest.mark.parametrize("command", ["run", "bench", "audit", "doctor", "draft make", "draft trim"])
+def test_the_short_help_shows_the_options_that_matter(command: str) -> None:
+    short, whole = (inside(*command.split(), option).out for option in ("-h", "--help"))
+    last = command.split()[-1]
+    assert [name for name in USUAL[last].split() if not re.search(rf"^  (-., )?{name}\b", short, re.MULTILINE)] == []
+    assert len(short.splitlines()) < len(whole.splitlines())
+    assert "--mlock" in whole
+    assert "--mlock" not in short
+    assert short.rstrip().splitlines()[-1] == f"All {_n_options(whole)} options: specdec {command} --help"
+    assert "Arguments:" in short
+
+
+def _n_options(page: str) -> int:
+    return len(re.findall(r"^  -", page, re.MULTILINE))
+
+
+def test_the_short_help_of_run_fits_a_window_or_two() -> None:
+    assert len(inside("run", "-h").out.splitlines()) < 60
 
 
 def test_help_of_run_has_headings_and_fewer_than_two_hundred_lines() -> None:
@@ -172,6 +197,10 @@ def test_completion_knows_presets_and_drafters(shell: str, tmp_path: Path) -> No
     assert "own.gguf" in complete("run", "ow")
     assert "ngram" in complete("run", "demo", "--draft", "ng")
     assert "demo" in complete("presets", "de")
+    assert "demo" in complete("verify-files", "de")
+    assert "q8_0" in complete("run", "demo", "--kv", "q8")
+    assert "rejection" in complete("run", "demo", "--verify", "rej")
+    assert "qa,summary" in complete("bench", "demo", "--kinds", "qa,su")
     assert "verify-files" in complete("ver")
 
 
