@@ -21,6 +21,8 @@ from specdec_cli.llama.abort import AbortFlag
 from specdec_cli.planning.machine import usable_cores
 
 _OPEN_SECONDS, COST_SECONDS, _ANSWER_SECONDS = 180.0, 10.0, 60.0
+_SLOWEST_COSTS = 60.0
+"""Seconds that a round or two through all widths may take on a slow machine."""
 _TIME_IS_UP = 0
 """In place of a signal's number."""
 _KINDS = ("code", "qa", "story")
@@ -92,10 +94,10 @@ class Measured:
         if self._pair is None:
             return Finding("costs", "skipped", "The models are not open.")
         try:
-            with self._at_most(6 * COST_SECONDS):
+            with self._at_most(_SLOWEST_COSTS):
                 self._costs = _timed(self._pair, COST_SECONDS, self.clock)
         except Interrupted as stop:
-            return _too_late("costs", stop, f"Timing some passes took longer than {6 * COST_SECONDS:g} seconds.")
+            return _too_late("costs", stop, f"Timing some passes took longer than {_SLOWEST_COSTS:g} seconds.")
         costs, curve = self._costs, self._costs.curve
         what = f"A pass takes {1000 * curve.target[1]:.1f} ms"
         if costs.lengths:
