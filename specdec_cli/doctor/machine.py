@@ -13,6 +13,7 @@ from specdec_cli.doctor.processors import PROC, load
 from specdec_cli.hub.cache import leftovers
 from specdec_cli.hub.client import cache_root
 from specdec_cli.hub.inventory import draft_work
+from specdec_cli.llama import amx
 from specdec_cli.llama.devices import built_for_gpu, gpu_devices, has_rpc
 from specdec_cli.llama.versions import versions
 from specdec_cli.paths import cache_folder, config_folder, create_beside, state_folder
@@ -63,6 +64,9 @@ def build(*, cpuinfo: Path = PROC / "cpuinfo") -> Finding:
     used = [name for name in _FEATURES.values() if name in built]
     rpc = "with RPC" if has_rpc() else "without RPC"
     what = f"llama-cpp-python {found['llama_cpp_python']}, {rpc}, uses {', '.join(used) or 'no vector instructions'}"
+    if amx.crashes():
+        text = f"{what}; its AMX kernels crash on this machine, so they stay off, which is slower (docs/install.md)."
+        return Finding("build", "warning", text, f"CFLAGS=-mno-amx-int8 CXXFLAGS=-mno-amx-int8 {_REBUILD}")
     if missing:
         text = f"{what}; this processor also has {', '.join(missing)}. Built for it, passes are faster."
         return Finding("build", "warning", text, f'CMAKE_ARGS="-DGGML_NATIVE=on" {_REBUILD}')

@@ -107,6 +107,7 @@ def test_leftovers_are_what_to_delete_first(tmp_path: Path) -> None:
 
 
 def test_a_processor_that_can_do_more_than_the_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine.amx, "crashes", lambda: False)
     monkeypatch.setattr(
         machine, "versions", lambda: {"llama_cpp_python": "1", "llama_cpp_features": "CPU : AVX2 = 1 | FMA = 0 |"}
     )
@@ -119,6 +120,14 @@ def test_a_processor_that_can_do_more_than_the_build(tmp_path: Path, monkeypatch
     assert found.command.startswith('CMAKE_ARGS="-DGGML_NATIVE=on" pip install')
     cpuinfo.write_text("flags\t\t: sse avx2\n")
     assert machine.build(cpuinfo=cpuinfo).verdict == "ok"
+
+
+def test_kernels_that_crash(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine.amx, "crashes", lambda: True)
+    found = machine.build()
+    assert found.verdict == "warning"
+    assert found.command is not None
+    assert found.command.startswith("CFLAGS=-mno-amx-int8 ")
 
 
 def test_a_gpu_that_the_build_does_not_use(monkeypatch: pytest.MonkeyPatch) -> None:
