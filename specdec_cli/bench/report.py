@@ -1,12 +1,16 @@
 """A benchmark as a JSON document, table rows, Markdown and a verdict."""
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from specdec_cli.bench.measure import Cell, Setting, by_setting, median_speedup
 from specdec_cli.bench.trend import acceptance_by_quarter
+from specdec_cli.drafters import NAMED, with_lookup
+from specdec_cli.drafters.none import NoDrafter
 from specdec_cli.lengths.speedup_model import CostCurve, best_k, break_even, perfect_speedup, predicted_speedup
+from specdec_cli.settings import AUTO
 from specdec_cli.ui.clean import printable
 
 PAYS, COSTS = 1.03, 0.97
@@ -16,12 +20,49 @@ FAR_OFF = 0.15
 
 
 @dataclass(frozen=True, slots=True)
+class Named:
+    """How the pair was named on the command line, and who drafts for it by itself."""
+
+    model: str
+    draft: str | None
+    drafter: str
+
+    def command(self, setting: Setting) -> str | None:
+        """`specdec run` as this setting has it, whatever the temperature; None where no option says so."""
+        words, draft = ["specdec", "run", self.model], self.draft
+        if setting.k == AUTO and setting.drafter == self.drafter != with_lookup(self.drafter):
+            words.append("--no-ngram")
+        elif setting.drafter in NAMED:
+            draft = setting.drafter
+        elif setting.drafter != self.drafter and (setting.k, setting.drafter) != (AUTO, with_lookup(self.drafter)):
+            return None
+        words += ["--draft", draft] if draft is not None else []
+        words += ["-k", str(setting.k)] if setting.k not in (0, AUTO) else []
+        words += ["--p-min", f"{setting.p_min:g}"] if setting.p_min else []
+        return shlex.join(words)
+
+    @property
+    def plain(self) -> str:
+        """Plain decoding's."""
+        return shlex.join(["specdec", "run", self.model, "--draft", NoDrafter.name])
+
+
+@dataclass(frozen=True, slots=True)
 class Results:
     """All that was measured. `facts` are machine, versions, files, command and settings as JSON values."""
 
     cells: Mapping[tuple[str, Setting], Cell]
     curves: tuple[CostCurve, ...]
     facts: Mapping[str, Any]
+    named: Named | None = None
+
+    @property
+    def command(self) -> str | None:
+        """What to run to have the best of it: plain decoding where nothing was faster."""
+        best, speedup = self.best()
+        if self.named is None:
+            return None
+        return self.named.command(best) if speedup >= PAYS else self.named.plain
 
     @property
     def curve(self) -> CostCurve:
@@ -44,6 +85,7 @@ def document(results: Results) -> dict[str, Any]:
     """The whole benchmark as JSON values."""
     return {
         **results.facts,
+        "use": results.command,
         "cost_curve": [
             {
                 "context": curve.context,
@@ -139,19 +181,19 @@ def verdict(results: Results) -> list[str]:
     spread = f"from {low.speedup:.2f} ({low.kind}) to {high.speedup:.2f} ({high.kind})"
     kinds = f"median of {len(cells)} kinds of text, {spread}" if len(cells) > 1 else f"on {low.kind}"
     which = f"{best} at temperature {best.temperature:g}"
+    use = f" (use: {results.command})" if results.command is not None else ""
     if speedup >= PAYS:
-        lines = [f"Drafting pays here: {which} is {speedup:.2f} times as fast as plain decoding ({kinds})."]
+        lines = [f"Drafting pays here{use}: {which} is {speedup:.2f} times as fast as plain decoding ({kinds})."]
     elif speedup > COSTS:
         lines = [
-            f"Drafting makes no difference here: the best setting, {which}, runs at {speedup:.2f} times plain "
+            f"Drafting makes no difference here{use}: the best setting, {which}, runs at {speedup:.2f} times plain "
             f"decoding ({kinds})."
         ]
     else:
         lines = [
-            f"Drafting is slower here: even the best setting, {which}, runs at {speedup:.2f} times plain "
+            f"Drafting is slower here{use}: even the best setting, {which}, runs at {speedup:.2f} times plain "
             f"decoding ({kinds})."
         ]
-        lines.append("Use --draft none.")
     lines += [line for line in (results.facts.get("cut"), _far_off(results), _sameness(results)) if line]
     return lines
 

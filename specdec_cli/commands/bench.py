@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -92,11 +93,13 @@ def bench(
     files = pairing.files_for(model)
     write_log(log, *files.paths)
     from specdec_cli.bench.grid import settings_for
+    from specdec_cli.bench.report import Named
 
     params = sampling.over(files.sampling)
     settings = settings_for(files, wanted, params.temperature)
     request = _request(files, settings, sampling, placement)
     found, profile, is_whole = _measured(request, params, prompts, settings, fills, what)
+    found = replace(found, named=Named(model, pairing.draft, files.drafter))
     report(found, {"json": results.json_file, "md": results.md_file}, results.plot_file)
     if not is_whole:
         raise Interrupted(signal.SIGINT)

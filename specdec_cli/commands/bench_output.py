@@ -77,19 +77,18 @@ def _plot(results: "Results", file: Path) -> None:
 
 def _print_tables(results: "Results") -> None:
     from specdec_cli.bench import report as bench_report
-    from specdec_cli.ui.clean import printable
-    from specdec_cli.ui.table import write_table
+    from specdec_cli.ui.table import write_sentences, write_table
     from specdec_cli.ui.terminal import Terminal
 
     terminal = Terminal(sys.stdout, os.environ)
+    write_sentences(bench_report.verdict(results), terminal)
+    print()
     is_narrow = terminal.size()[0] < WIDE
     headers, rows = bench_report.narrow(results) if is_narrow else (bench_report.HEADERS, bench_report.table(results))
     write_table(headers, rows, terminal, right=" ".join(headers[1:-1]))
-    print("Each speedup is the median of ratios to the plain answers generated just before and after.\n")
-    write_table(bench_report.COST_HEADERS, bench_report.cost_table(results), terminal, right="ms")
+    write_sentences(["Each speedup is the median of ratios to the plain answers just before and after."], terminal)
     print()
-    for line in bench_report.verdict(results):
-        print(printable(line))
+    write_table(bench_report.COST_HEADERS, bench_report.cost_table(results), terminal, right="ms")
     _print_chart(results, terminal)
 
 
@@ -97,12 +96,16 @@ def _print_chart(results: "Results", terminal: "Terminal") -> None:
     """The best setting by kind of text. A single kind's figure stands in the verdict."""
     from specdec_cli.bench.measure import by_setting
     from specdec_cli.ui.ratios import ratio_chart
+    from specdec_cli.ui.table import write_sentences
 
     best, _ = results.best()
     ratios = [(cell.kind, cell.speedup) for cell in by_setting(results.cells)[best]]
     lines = ratio_chart(ratios, terminal) if len(ratios) > 1 else []
     if lines:
-        print(f"\nSpeedup of {best} at temperature {best.temperature:g}; the vertical line is plain decoding:")
+        print()
+        write_sentences(
+            [f"Speedup of {best} at temperature {best.temperature:g}; the vertical line is plain decoding:"], terminal
+        )
         print("\n".join(lines))
 
 

@@ -41,9 +41,10 @@ from specdec_cli.lengths.pass_costs import PassCosts
 from specdec_cli.lengths.speedup_model import CostCurve
 from specdec_cli.llama.abort import AbortFlag
 from specdec_cli.planning.request import Drafting, PairRequest, Placement, Sampling
-from specdec_cli.settings import LONGEST_AUTO
+from specdec_cli.settings import LONGEST_AUTO, Length
 from tests.cli import Done, Models, inside
 from tests.planted import PlantedPair, write_pair
+from tests.terminals import ESCAPE, Terminal
 
 PURE = SamplingParams(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
 
@@ -305,8 +306,47 @@ def results(*speedups: float, verdict: str = "same") -> bench_report.Results:
 def test_the_verdict_is_the_median_in_words(speedups: tuple[float, ...], words: str) -> None:
     lines = bench_report.verdict(results(*speedups))
     assert words in lines[0]
-    assert ("Use --draft none." in lines) == (lines[0].startswith("Drafting is slower"))
     assert median_speedup(list(results(*speedups).cells.values())) == pytest.approx(np.median(speedups))
+
+
+@pytest.mark.parametrize(
+    ("drafter", "k", "p_min", "command"),
+    [
+        ("model", 2, 0.0, "specdec run demo -k 2"),
+        ("model", 4, 0.5, "specdec run demo -k 4 --p-min 0.5"),
+        ("ngram+model", "auto", 0.0, "specdec run demo"),
+        ("model", "auto", 0.0, "specdec run demo --no-ngram"),
+        ("ngram", 8, 0.0, "specdec run demo --draft ngram -k 8"),
+        ("none", 0, 0.0, "specdec run demo --draft none"),
+        ("ngram+model", 4, 0.0, None),
+    ],
+)
+def test_the_command_that_runs_a_setting(drafter: str, k: Length, p_min: float, command: str | None) -> None:
+    assert bench_report.Named("demo", None, "model").command(Setting(drafter, k, 0.0, p_min)) == command
+
+
+def test_the_command_names_the_draft_as_it_was_named() -> None:
+    named = bench_report.Named("my target.gguf", "d.gguf", "model")
+    assert named.command(Setting("model", 2, 0.0)) == "specdec run 'my target.gguf' --draft d.gguf -k 2"
+
+
+def test_the_first_sentence_has_the_command_to_use() -> None:
+    named = bench_report.Named("demo", None, "model")
+    fast, slow = (replace(results(speedup), named=named) for speedup in (1.5, 0.7))
+    assert bench_report.verdict(fast)[0].startswith("Drafting pays here (use: specdec run demo -k 2): model k 2 ")
+    assert bench_report.verdict(slow)[0].startswith("Drafting is slower here (use: specdec run demo --draft none): ")
+    assert bench_report.document(fast)["use"] == "specdec run demo -k 2"
+
+
+@pytest.mark.parametrize(("columns", "rows"), [(80, 24), (40, 10), (120, 40)])
+def test_in_a_window_the_verdict_comes_first_and_everything_fits(models: Models, columns: int, rows: int) -> None:
+    what = ("--draft", models.draft, "-k", 2, "-n", 8, "--temp", 0, "--kinds", "qa,json", "--repeats", 1)
+    with Terminal("bench", models.words, *what, "--threads", 1, columns=columns, rows=rows) as terminal:
+        assert terminal.end() == 0, terminal.text
+    told = ESCAPE.sub(b"", terminal.raw[terminal.raw.index(b"Drafting ") :]).decode().splitlines()
+    assert [line for line in told if len(line) > columns and len(line.split()) > 1] == []
+    places = [next(i for i, line in enumerate(told) if line.startswith(start)) for start in ("Each speedup", "Speedup")]
+    assert 0 < places[0] < places[1]
 
 
 def test_a_prediction_that_is_far_off_is_said() -> None:
@@ -388,6 +428,8 @@ def test_bench_tells_a_verdict_and_writes_every_form(models: Models, tmp_path: P
     forms = (x for form, file in names.items() for x in (f"--{form}", file))
     done = benched(models, "--kinds", "code,story", *forms, "--plot", picture)
     assert done.code == 0, done.err
+    assert done.out.startswith("Drafting ")
+    assert "(use: specdec run " in done.out.splitlines()[0]
     assert "times plain decoding" in done.out or "as fast as plain decoding" in done.out
     assert "token by token, in all 12 cells" in done.out
     document = json.loads(names["json"].read_text())
@@ -612,7 +654,7 @@ def test_a_pipe_gets_the_table_that_fits(
     monkeypatch.setenv("COLUMNS", columns)
     done = benched(models, "--kinds", "code,story", "--temp", "0")
     assert ("per pass" in done.out) == is_wide
-    rows = done.out[: done.out.index("Each speedup is")].splitlines()
+    rows = done.out[done.out.index("kind ") : done.out.index("Each speedup is")].splitlines()
     assert len(rows) == 1 + 2 * 3
     assert max(map(len, rows)) <= int(columns)
 
