@@ -77,7 +77,8 @@ def _plot(results: "Results", file: Path) -> None:
 
 def _print_tables(results: "Results") -> None:
     from specdec_cli.bench import report as bench_report
-    from specdec_cli.ui.table import write_sentences, write_table
+    from specdec_cli.ui.sentences import write_sentences
+    from specdec_cli.ui.table import write_table
     from specdec_cli.ui.terminal import Terminal
 
     terminal = Terminal(sys.stdout, os.environ)
@@ -96,7 +97,7 @@ def _print_chart(results: "Results", terminal: "Terminal") -> None:
     """The best setting by kind of text. A single kind's figure stands in the verdict."""
     from specdec_cli.bench.measure import by_setting
     from specdec_cli.ui.ratios import ratio_chart
-    from specdec_cli.ui.table import write_sentences
+    from specdec_cli.ui.sentences import write_sentences
 
     best, _ = results.best()
     ratios = [(cell.kind, cell.speedup) for cell in by_setting(results.cells)[best]]

@@ -185,8 +185,10 @@ def _inventory() -> "Inventory":
 
 def all_presets() -> "list[Preset]":
     """Every preset that can be read; one that cannot is named, and does not hide the others."""
-    from specdec_cli.presets.schema import preset_names, read_preset
+    from specdec_cli.presets.schema import preset_names, read_preset, unread_files
 
+    for file in unread_files():
+        say(f"{file} is not read: presets are YAML files called NAME.yaml.")
     found = []
     for file in preset_names().values():
         try:

@@ -79,7 +79,10 @@ def say(text: str) -> None:
 
 
 def _print(text: str) -> None:
-    print(printable(text), file=sys.stderr, flush=True)
+    from specdec_cli.ui.sentences import write_sentences
+    from specdec_cli.ui.terminal import Terminal
+
+    write_sentences([text], Terminal(sys.stderr, os.environ))
 
 
 def waiting(text: str | None = None) -> "Waiting":

@@ -171,6 +171,16 @@ def preset_names(folders: Iterable[Path] | None = None) -> dict[str, Path]:
     return found
 
 
+def unread_files() -> list[Path]:
+    """What lies in the user's folder of presets and is none by its name."""
+    folder = config_folder() / "presets"
+    return sorted(path for path in folder.iterdir() if _may_be_meant(path)) if folder.is_dir() else []
+
+
+def _may_be_meant(path: Path) -> bool:
+    return path.is_file() and path.suffix != ".yaml" and not path.name.startswith(".") and not path.name.endswith("~")
+
+
 def load_preset(name: str, folders: Iterable[Path] | None = None) -> Preset:
     """The preset called `name`. Raises UsageError for an unknown name or a file that is not right."""
     known = preset_names(folders)

@@ -61,16 +61,5 @@ def _write_paragraphs(headers: Sequence[str], rows: Sequence[Sequence[str]], ter
             terminal.write(f"{line}\n")
 
 
-def write_sentences(sentences: Sequence[str], terminal: Terminal) -> None:
-    """Each on lines of its own, of whole words where there is a window; in a pipe on one."""
-    for sentence in sentences:
-        text = printable(sentence, ascii_only=not terminal.utf8)
-        for line in _folded(text, terminal.size()[0], "", breaks=False) if terminal.is_tty else [text]:
-            terminal.write(f"{line}\n")
-
-
-def _folded(text: str, width: int, indent: str, *, breaks: bool = True) -> list[str]:
-    """Lines of whole words; `breaks` tells whether a word longer than a line is broken."""
-    return textwrap.wrap(
-        text, width, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False, break_long_words=breaks
-    )
+def _folded(text: str, width: int, indent: str) -> list[str]:
+    return textwrap.wrap(text, width, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False)

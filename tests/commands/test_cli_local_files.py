@@ -100,3 +100,12 @@ def test_one_that_no_preset_names_any_more(made: tuple[Path, ...]) -> None:
     assert f"derived/{old.name}" in inside("list").out
     assert inside("rm", f"derived/{old.name}", "--yes").code == 0
     assert not old.exists()
+
+
+def test_a_preset_of_another_format_is_named() -> None:
+    folder = config_folder() / "presets"
+    folder.mkdir(parents=True)
+    (folder / "mine.toml").write_text("")
+    (folder / ".hidden").write_text("")
+    done = inside("list")
+    assert done.err == f"{folder / 'mine.toml'} is not read: presets are YAML files called NAME.yaml.\n"
