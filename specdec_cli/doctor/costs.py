@@ -35,15 +35,6 @@ class Costs:
         """Draft lengths whose passes were measured."""
         return [width - 1 for width in sorted(self.passes) if width > 1 and self.passes[width]]
 
-    @property
-    def spread(self) -> float:
-        """Of passes of one token: from the fastest tenth to the slowest tenth, in medians."""
-        seconds = self.passes[1]
-        if len(seconds) < 2:
-            return 0.0
-        tenths = statistics.quantiles(seconds, n=10, method="inclusive")
-        return (tenths[-1] - tenths[0]) / statistics.median(seconds)
-
     def bound(self) -> tuple[int, float]:
         """The length at which a draft that is always right brings most, and its speedup."""
         return max(((k, perfect_speedup(self.curve, k)) for k in self.lengths), key=lambda one: one[1])
@@ -63,3 +54,11 @@ class Costs:
         curve = self.curve
         free = CostCurve(curve.context, curve.target, 0.0)
         return max(perfect_speedup(free, k) for k in self.lengths)
+
+
+def spread(seconds: Sequence[float]) -> float:
+    """From the fastest tenth to the slowest tenth, in medians."""
+    if len(seconds) < 2:
+        return 0.0
+    tenths = statistics.quantiles(seconds, n=10, method="inclusive")
+    return (tenths[-1] - tenths[0]) / statistics.median(seconds)

@@ -12,8 +12,8 @@ from specdec_cli.bench.prompt_set import SHIPPED, read_prompts
 from specdec_cli.bench.report import PAYS
 from specdec_cli.bench.tasks import as_tasks
 from specdec_cli.doctor.checkup import Check, Finding, failed
-from specdec_cli.doctor.costs import WIDTHS, Costs
-from specdec_cli.doctor.pair import Patient
+from specdec_cli.doctor.costs import WIDTHS, Costs, spread
+from specdec_cli.doctor.pair import Subject
 from specdec_cli.errors import Interrupted, ModelError, OutOfMemory, SpecdecError, VocabularyMismatch
 from specdec_cli.generation.pair import Pair, open_pair
 from specdec_cli.lengths.speedup_model import rounds_speedup
@@ -41,7 +41,7 @@ _CHEAP_PASSES = 1.2
 class Measured:
     """A pair that is opened for its checks. Each ends by itself; `abort` ends it sooner. Close it, on every way out."""
 
-    patient: Patient
+    subject: Subject
     abort: AbortFlag
     clock: Callable[[], float] = time.perf_counter
     _stack: ExitStack = field(default_factory=ExitStack)
@@ -65,7 +65,7 @@ class Measured:
         try:
             with self._at_most(_OPEN_SECONDS):
                 self._pair = self._stack.enter_context(
-                    open_pair(self.patient.request, say=notes.append, abort=self.abort)
+                    open_pair(self.subject.request, say=notes.append, abort=self.abort)
                 )
         except Interrupted as stop:
             return _too_late("opening", stop, f"The models did not open within {_OPEN_SECONDS:g} seconds.")
@@ -78,16 +78,16 @@ class Measured:
 
     @property
     def _model(self) -> str:
-        return shlex.quote(self.patient.model)
+        return shlex.quote(self.subject.model)
 
     def _way_out(self, error: SpecdecError) -> str:
         if isinstance(error, OutOfMemory):
-            return f"specdec plan {self.patient.names}"
+            return f"specdec plan {self.subject.names}"
         if isinstance(error, VocabularyMismatch):
             return f"specdec run {self._model} --draft ngram"
-        if isinstance(error, ModelError) and self.patient.files.has_model:
+        if isinstance(error, ModelError) and self.subject.files.has_model:
             return f"specdec run {self._model} --draft none"
-        return f"specdec plan {self.patient.names}"
+        return f"specdec plan {self.subject.names}"
 
     def costs(self) -> Finding:
         """Ten seconds of passes and draft tokens by turns. Raises Interrupted."""
@@ -105,14 +105,16 @@ class Measured:
             what += f", one of {widest} tokens {1000 * curve.target[widest]:.1f} ms"
         if costs.drafts:
             what += f", a draft token {1000 * curve.draft:.1f} ms"
-        what += f"; passes vary by {costs.spread:.0%}."
+        varies = spread(costs.passes[1])
+        what += f"; passes vary by {varies:.0%}"
+        what += f", draft tokens by {spread(costs.drafts):.0%}." if costs.drafts else "."
         dear = self._too_dear(costs)
         if dear is not None:
             return Finding("costs", "problem", f"{what} {dear[0]}", dear[1])
-        if costs.spread > _UNSTEADY:
+        if varies > _UNSTEADY:
             fewer = max(usable_cores() - 1, 1)
             text = f"{what} That is unsteady: other programs, or too many threads for these cores."
-            return Finding("costs", "warning", text, f"specdec run {self.patient.names} --threads {fewer}")
+            return Finding("costs", "warning", text, f"specdec run {self.subject.names} --threads {fewer}")
         bound = f" A draft that is always right would bring {costs.bound()[1]:.1f}x." if costs.lengths else ""
         return Finding("costs", "ok", what + bound)
 
@@ -132,15 +134,15 @@ class Measured:
             return Finding("acceptance", "skipped", "The costs are not known.")
         if self._pair.held_back is not None:
             return Finding("acceptance", "skipped", "Nothing can be drafted.")
-        k = max(n for n in self._costs.lengths if n <= max(self.patient.k, 1))
-        drafter = self.patient.files.drafter if self.patient.files.drafter != "none" else "ngram"
-        temperature = self.patient.request.sampling.params.temperature
+        k = max(n for n in self._costs.lengths if n <= max(self.subject.k, 1))
+        drafter = self.subject.files.drafter if self.subject.files.drafter != "none" else "ngram"
+        temperature = self.subject.request.sampling.params.temperature
         cell = Cell("all", Setting(drafter, k, temperature))
         told = []
         try:
             with self._at_most(_ANSWER_SECONDS):
                 for task in _tasks(self._pair):
-                    bench = Bench(self._pair, self.patient.request.sampling.params, _TOKENS, self.clock)
+                    bench = Bench(self._pair, self.subject.request.sampling.params, _TOKENS, self.clock)
                     one = Cell(task.kind, cell.setting, [bench.run(task, cell.setting)])
                     cell.runs += one.runs
                     told.append(f"{task.kind} {_percent(one.acceptance)}")
@@ -162,12 +164,12 @@ class Measured:
         else:
             k, speedup = int(cell.setting.k), _speed_of(cell, costs)
         what += f"; expected speed: {speedup:.2f}x plain decoding with drafts of {k}"
-        if speedup >= PAYS or self.patient.files.drafter == "none":
+        if speedup >= PAYS or self.subject.files.drafter == "none":
             return Finding("acceptance", "ok", f"{what}.")
         needed = costs.needed()
         if needed is not None and share < needed:
             text = f"{what}. That is too little: drafts pay here from about {needed:.0%}."
-            other = "none" if self.patient.files.drafter == "ngram" else "ngram"
+            other = "none" if self.subject.files.drafter == "ngram" else "ngram"
             command = f"specdec run {self._model} --draft {other}"
             return Finding("acceptance", "problem", text, command)
         text = f"{what}. Enough is accepted, but draft tokens and wide passes cost what that saves."

@@ -28,7 +28,7 @@ FILES_SECONDS, TOKENIZER_SECONDS, MEMORY_SECONDS = 30.0, 60.0, 20.0
 
 
 @dataclass(frozen=True, slots=True)
-class Patient:
+class Subject:
     """What is looked at: the files that `model`, and `draft` if one was given, name, and how they are opened."""
 
     model: str
@@ -48,7 +48,7 @@ class Patient:
         return shlex.quote(self.model) + (f" --draft {shlex.quote(self.draft)}" if self.draft is not None else "")
 
 
-def pair_checks(patient: Patient) -> list[Check]:
+def pair_checks(subject: Subject) -> list[Check]:
     """In the order in which they are told."""
     late = Finding(
         "files",
@@ -57,21 +57,21 @@ def pair_checks(patient: Patient) -> list[Check]:
         "specdec verify-files",
     )
     return [
-        Check("files", "the files", lambda: files(patient), FILES_SECONDS, late),
-        Check("tokenizers", "the tokenizers", lambda: tokenizers(patient), TOKENIZER_SECONDS),
-        Check("fit", "the memory that they need", lambda: fit(patient), MEMORY_SECONDS),
+        Check("files", "the files", lambda: files(subject), FILES_SECONDS, late),
+        Check("tokenizers", "the tokenizers", lambda: tokenizers(subject), TOKENIZER_SECONDS),
+        Check("fit", "the memory that they need", lambda: fit(subject), MEMORY_SECONDS),
     ]
 
 
-def files(patient: Patient) -> Finding:
+def files(subject: Subject) -> Finding:
     """Hashes where they are known, else the structure."""
     told = []
-    for path in _ggufs(patient.files):
-        known, is_noted = _known_hash(path, patient.files)
+    for path in _ggufs(subject.files):
+        known, is_noted = _known_hash(path, subject.files)
         reason = None if is_noted else check_file(path, known)
         if reason is not None:
             text = f"{path.name} is damaged: {reason}. Delete it and fetch it again."
-            return Finding("files", "problem", text, _mend(path, patient))
+            return Finding("files", "problem", text, _mend(path, subject))
         told.append(f"{path.name} ({'its hash is right' if known else 'structure only; no hash is known'})")
     return Finding("files", "ok", f"{', '.join(told)}.")
 
@@ -92,17 +92,17 @@ def _known_hash(path: Path, files: Resolved) -> tuple[str | None, bool]:
     return known, known is not None and store_of(root, path).is_verified(path, known)
 
 
-def _mend(path: Path, patient: Patient) -> str:
+def _mend(path: Path, subject: Subject) -> str:
     if is_made_here(path):
-        return f"specdec verify-files {patient.model}"
-    if path.is_relative_to(cache_root()) and patient.files.preset is not None:
-        return f"specdec verify-files {patient.model}; specdec pull {patient.model}"
+        return f"specdec verify-files {subject.model}"
+    if path.is_relative_to(cache_root()) and subject.files.preset is not None:
+        return f"specdec verify-files {subject.model}; specdec pull {subject.model}"
     return f"rm {shlex.quote(str(path))}"
 
 
-def tokenizers(patient: Patient) -> Finding:
+def tokenizers(subject: Subject) -> Finding:
     """Whether both mean the same by their tokens."""
-    found = patient.files
+    found = subject.files
     target = read_model(found.target)
     refuse_as_target(target, found.target.name)
     if found.draft is None:
@@ -129,9 +129,9 @@ def _sentence(text: str) -> str:
     return f"{text[:1].upper()}{text[1:].rstrip('.')}."
 
 
-def fit(patient: Patient) -> Finding:
+def fit(subject: Subject) -> Finding:
     """Whether both models and their caches fit in the memory that is free."""
-    found, request = patient.files, patient.request
+    found, request = subject.files, subject.request
     headers = read_model(found.target)
     facts, draft_facts = model_facts(headers), None
     head: HeadFacts | None = None
@@ -162,6 +162,6 @@ def fit(patient: Patient) -> Finding:
     options = (re.search(r"\((--[^()]*)\)", change.text) for change in changes(sized, sized_draft, placed.machine))
     fitting = next((found[1] for found in options if found is not None), None)
     if fitting is None:
-        return Finding("fit", "problem", f"{what}. Use a smaller model.", f"specdec plan {patient.names}")
-    model = shlex.quote(patient.model) if "--draft" in fitting else patient.names
+        return Finding("fit", "problem", f"{what}. Use a smaller model.", f"specdec plan {subject.names}")
+    model = shlex.quote(subject.model) if "--draft" in fitting else subject.names
     return Finding("fit", "problem", f"{what}. With {fitting} it fits.", f"specdec run {model} {fitting}")

@@ -11,7 +11,7 @@ from huggingface_hub import constants
 
 from specdec_cli.doctor import machine, network
 from specdec_cli.doctor.checkup import Check, Finding, Verdict, document, found_by, has_problem, next_command
-from specdec_cli.doctor.costs import Costs
+from specdec_cli.doctor.costs import Costs, spread
 from specdec_cli.doctor.network import hub, hub_check
 from specdec_cli.doctor.processors import Load, load
 from specdec_cli.errors import ModelError
@@ -259,6 +259,5 @@ def test_what_drafts_can_be_worth() -> None:
 
 def test_the_spread_leaves_the_outermost_tenths_alone() -> None:
     seconds = [*[1.0] * 8, 1.2, 9.0]
-    assert Costs(1, {1: seconds}, []).spread < 1.1
-    assert Costs(1, {1: [1.0] * 10}, []).spread == 0
-    assert Costs(1, {1: [1.0]}, []).spread == 0
+    assert spread(seconds) < 1.1
+    assert spread([1.0] * 10) == spread([1.0]) == spread([]) == 0

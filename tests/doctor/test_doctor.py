@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Any
 
@@ -145,10 +146,25 @@ def test_a_preset_that_was_not_pulled(checked: Callable[..., Done]) -> None:
     assert done.out.splitlines()[-1] == "Next: specdec pull llama-3.1-8b"
 
 
+def test_a_model_of_the_hub_by_its_name(checked: Callable[..., Done]) -> None:
+    assert checked("acme/big-GGUF").out.splitlines()[-1] == "Next: specdec pull --target acme/big-GGUF"
+
+
+def test_a_preset_whose_package_is_missing(checked: Callable[..., Done], monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(name: str) -> None:
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr("specdec_cli.presets.derive.distribution", none)
+    done = checked("demo")
+    assert done.code == 11
+    assert done.out.splitlines()[-1] == 'Next: pip install "specdec-cli[demo]"'
+
+
 def test_no_such_preset(checked: Callable[..., Done]) -> None:
     done = checked("nothing")
     assert done.code == 2
     assert "No file or preset is called 'nothing'" in done.err
+    assert done.out == ""
 
 
 def test_really_timed(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
