@@ -119,7 +119,7 @@ def test_wrong_usage(arguments: tuple[str, ...], words: str) -> None:
     assert "Traceback" not in done.err
 
 
-NAMES = "run race bench audit replay check doctor pull plan draft presets list rm verify-files help"
+NAMES = "run race bench audit replay check doctor pull plan export draft presets list rm verify-files help"
 COMMANDS = [(), *((name,) for name in NAMES.split()), ("draft", "make"), ("draft", "trim"), ("presets", "show")]
 
 

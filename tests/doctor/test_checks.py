@@ -225,7 +225,7 @@ def test_a_hub_that_says_nothing(stub: HubStub) -> None:
     stub.faults.append(Fault(path="whoami", kind="hang", after=30, times=-1))
     found = found_by(hub_check(offline=False, seconds=0.3))
     assert found.verdict == "warning"
-    assert "within 0.3 seconds" in found.text or "does not accept requests" in found.text or "No data" in found.text
+    assert "need no network" in found.text
 
 
 def test_offline_asks_nothing(stub: HubStub, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -97,8 +97,7 @@ def test_what_is_accepted_is_too_little(checked: Callable[..., Done], models: Mo
     assert found["command"] == f"specdec run {models.words} --draft ngram"
 
 
-def test_accepted_but_not_worth_it(checked: Callable[..., Done], models: Models) -> None:
-    """Half of it is accepted, and costs what it saves."""
+def test_a_draft_that_costs_too_much(checked: Callable[..., Done], models: Models) -> None:
     found = by_name(checked(models.ring, "--draft", models.ring_draft, "--json", passes=2.0, draft=11.0))
     assert found["costs"]["verdict"] == "problem"
     assert "even if it were always right" in found["costs"]["text"]
