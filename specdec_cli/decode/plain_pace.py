@@ -13,14 +13,19 @@ from dataclasses import dataclass
 
 from specdec_cli.decode.types import Round
 
-_AT_ONCE, _SOON, _LATER = 0, 6, 20
-"""Rounds with drafts before the next one without: for the first two, for the next two, so that short answers have more
-than one, and from then on. It costs about one hundredth of the time."""
+_SOON, _LATER = 8, 24
+"""Rounds with drafts between the first two checks, so that short answers have both, and between later ones. It costs
+about one hundredth of the time."""
+_IN_A_ROW = 2
+"""Rounds of a check: what a pass of one token reads has left the processor's caches after a wider one, so that it takes
+longer (docs/log.md), and only the second is as plain decoding's."""
 _MOST_SURPRISE = 1.5
 """Of the median of its width: a pass that took longer was interrupted by something else."""
 _KEPT = 512
 """Passes of each width that are looked back on."""
 _NO_TIME = 1e-12
+_AFTER_WIDER = 0
+"""Stands for the width of a pass of one token that follows a wider one."""
 _USUAL_SCATTER, _SCATTER_PRIOR = 0.1, 2
 """Of one pass, as a share, and how many passes that counts for."""
 
@@ -32,21 +37,25 @@ class PlainChecks:
     """
 
     def __init__(self) -> None:
-        self._n_plain = 0
+        self._n_checks = 0
         self._n_drafted_since = 0
+        self._in_a_row = 0
 
     def due(self) -> bool:
         """Whether the next round is to have no draft."""
-        pause = _AT_ONCE if self._n_plain < 2 else _SOON if self._n_plain < 4 else _LATER
+        pause = _LATER if self._n_checks > 1 else _SOON * self._n_checks
         return self._n_drafted_since >= pause
 
     def saw(self, round_: Round) -> None:
         """A round after the prompt's."""
-        if is_plain(round_):  # also where there was nothing to draft
-            self._n_plain += 1
-            self._n_drafted_since = 0
-        else:
+        if not is_plain(round_):
+            self._in_a_row = 0
             self._n_drafted_since += 1
+            return
+        self._in_a_row += 1
+        if self._in_a_row >= _IN_A_ROW:  # also where there was nothing to draft
+            self._n_checks += self._in_a_row == _IN_A_ROW
+            self._n_drafted_since = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,29 +71,31 @@ class PlainPace:
 
     def __init__(self) -> None:
         self._by_width: dict[int, deque[float]] = {}
+        self._last_width = 0
 
     def add(self, round_: Round) -> None:
         """A round after the prompt's."""
         width = 1 + len(round_.drafted) + round_.n_beside
-        seconds = self._by_width.setdefault(width, deque(maxlen=_KEPT))
-        seconds.append(round_.seconds - round_.draft_seconds)
+        kind = _AFTER_WIDER if width == 1 and self._last_width != 1 else width
+        self._last_width = width
+        self._by_width.setdefault(kind, deque(maxlen=_KEPT)).append(round_.seconds - round_.draft_seconds)
 
     @property
     def n_plain(self) -> int:
-        """Passes of one token."""
-        return len(self._by_width.get(1, ()))
+        """Passes of one token that the estimate is made of."""
+        return len(self._by_width.get(1) or self._by_width.get(_AFTER_WIDER) or ())
 
     def estimate(self) -> PlainEstimate | None:
-        """None before the first pass of one token.
+        """None before the first pass of one token; from those after wider passes only until there are others.
 
         Interruptions are rare and long, and passes of one token are few: so they are left out of their mean, and what
         they add to passes of all widths is added to it.
         """
-        if not self.n_plain:
+        smooth = {kind: _without_interruptions(seconds) for kind, seconds in self._by_width.items()}
+        plain = smooth.get(1) or smooth.get(_AFTER_WIDER)
+        if not plain:
             return None
-        smooth = {width: _without_interruptions(seconds) for width, seconds in self._by_width.items()}
         interrupted = sum(map(sum, self._by_width.values())) / max(sum(map(sum, smooth.values())), _NO_TIME)
-        plain = smooth[1]
         mean = statistics.fmean(plain)
         if mean <= 0:
             return None

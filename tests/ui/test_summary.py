@@ -92,7 +92,7 @@ def test_the_gain_is_told_as_an_estimate_also_where_it_is_a_loss() -> None:
     prompt, plain = a_round(0, drafted=0, seconds=0.25), a_round(0, drafted=0)
 
     assert (
-        "2.40x plain decoding (120 ms instead of 288 ms), estimated from single-token passes, to within 12%"
+        "2.40x plain decoding (120 ms instead of 288 ms), estimated from single-token passes, to within 20%"
         in summary(stats_of(prompt, plain, plain, *[a_round(3)] * 4), "stop")
     )
     assert [
