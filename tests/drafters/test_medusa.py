@@ -466,7 +466,7 @@ def target_and_heads(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Pa
 @pytest.mark.parametrize("temperature", [0, 0.8])
 def test_run_with_heads_writes_what_it_writes_without(target_and_heads: tuple[Path, Path], temperature: float) -> None:
     target, heads = target_and_heads
-    common = (target, " a b", "-n", 40, "--temp", temperature, "--seed", 3)
+    common = (target, " a b", "-n", 60, "--temp", temperature, "--seed", 3)
     plain = json_inside(*common, "--draft", "none").document
     for draft in (heads, heads.parent):
         done = json_inside(*common, "--draft", draft, "-k", 3)
