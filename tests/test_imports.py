@@ -48,12 +48,14 @@ IMPORTS = {
     "export": "errors drafters",
     "make_draft": "errors untrusted_files paths decode models llama planning lengths generation bench numpy",
     "doctor": "errors paths settings models llama presets planning lengths hub generation bench",
+    "library": "errors settings decode llama structured presets planning hub generation",
+    "serve": "errors decode drafters llama structured planning generation numpy starlette uvicorn",
     "commands": "errors untrusted untrusted_files outputs paths signals terminal_guard settings decode models drafters "
     "llama structured advice presets planning lengths forecast hub ui generation bench audit make_draft export doctor "
-    "typer",
+    "serve typer",
     "app": "errors ui commands typer",
     "__main__": "app",
-    "__init__": "",
+    "__init__": "errors decode drafters llama library",
 }
 """By room or module at the top: what it imports, besides the standard library and its own room."""
 
@@ -67,6 +69,8 @@ DOORS = {
     "llguidance": {"structured"},
     "typer": {"commands", "app"},
     "jinja2": {"generation/template_worker.py"},
+    "starlette": {"serve"},
+    "uvicorn": {"serve"},
     "yaml": {"presets/strict_yaml.py"},
 }
 """The rooms, modules or single files that a package is imported in."""
@@ -150,11 +154,11 @@ def test_each_room_says_what_it_holds_and_its_arrows(room: str) -> None:
     assert " ".join(callers.split()) == ", ".join(row for row in IMPORTS if room in IMPORTS[row].split()) + "."
 
 
-HEAVY = ("llama_cpp", "huggingface_hub", "httpx2", "httpcore2", "llguidance", "numpy", "matplotlib", "PIL")
+HEAVY = ("llama_cpp", "huggingface_hub", "httpx2", "httpcore2", "llguidance", "numpy", "matplotlib", "PIL", "starlette")
 
 
 COMMANDS = [
-    *([name] for name in ("run", "bench", "race", "check", "doctor", "pull", "plan", "presets", "list")),
+    *([name] for name in ("run", "serve", "bench", "race", "check", "doctor", "pull", "plan", "presets", "list")),
     ["draft", "make"],
     ["audit"],
     ["replay"],
@@ -195,7 +199,7 @@ def test_generate_has_one_caller() -> None:
 
 def test_commands_share_options_and_nothing_of_each_other() -> None:
     """What two of them need is an option's file, or a room's."""
-    names = ("audit", "bench", "draft", "race", "replay", "run")
+    names = ("audit", "bench", "draft", "race", "replay", "run", "serve")
     others = {f"specdec_cli.commands.{name}" for name in names}
     for name in [*names, "draft_steps"]:
         assert not others & set(imports(ROOT / "commands" / f"{name}.py")), name

@@ -11,6 +11,7 @@ from specdec_cli.commands.help import Command, Commands
 
 _PLACES = {
     "run": "run:run",
+    "serve": "serve:serve",
     "race": "race:race",
     "bench": "bench:bench",
     "audit": "audit:audit",

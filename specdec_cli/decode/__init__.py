@@ -4,5 +4,5 @@ Pure: knows neither llama.cpp nor the terminal; models, noise and clocks are arg
 
 Imports: no room.
 Called by: drafters, llama, structured, advice, presets, planning, lengths, ui, generation, bench, audit, make_draft,
-commands.
+library, serve, commands, __init__.
 """

@@ -1,7 +1,7 @@
 """The drafters by name. A new one is a file here and a line in the table.
 
 Imports: decode, models.
-Called by: presets, planning, generation, bench, audit, export, commands.
+Called by: presets, planning, generation, bench, audit, export, serve, commands, __init__.
 """
 
 from collections.abc import Callable, Mapping

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from copy import copy
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
@@ -10,7 +11,8 @@ from typing import Any, Protocol
 from specdec_cli.errors import UsageError
 from specdec_cli.generation.template_process import TemplateProcess, shared, unusable
 
-Message = Mapping[str, str]
+Message = Mapping[str, Any]
+"""`role` and `content` are text; a template may look at more, such as `tool_calls`."""
 Say = Callable[[str], None]
 
 
@@ -75,6 +77,10 @@ class ChatTemplate:
         """Whether the template looks at a variable that turns thinking on or off."""
         return not self._names.isdisjoint(THINKING_SWITCHES)
 
+    def reads(self, name: str) -> bool:
+        """Whether the template looks at a variable of this name."""
+        return name in self._names
+
     @property
     def own_text(self) -> str:
         """Source and an example: every marker of the template stands here, also those that it puts together."""
@@ -83,6 +89,12 @@ class ChatTemplate:
             return self._source + self.render(example, add_generation_prompt=True).text
         except UsageError:
             return self._source
+
+    def given(self, variables: Mapping[str, Any]) -> "ChatTemplate":
+        """The same template with further variables, such as `tools`."""
+        other = copy(self)
+        other._variables = {**self._variables, **variables}
+        return other
 
     def render(self, messages: Sequence[Message], *, add_generation_prompt: bool) -> Rendering:
         """The text of a conversation.

@@ -8,6 +8,7 @@ from specdec_cli.decode.penalties import NO_BREAKERS, Breakers, breakers_from
 from specdec_cli.decode.rejection import BlockRejection, TokenRejection
 from specdec_cli.decode.sampler_chain import Law
 from specdec_cli.decode.strict import Strict
+from specdec_cli.decode.types import Grammar
 from specdec_cli.drafters import kinds
 from specdec_cli.errors import UsageError
 from specdec_cli.generation.grammar import open_grammar
@@ -44,11 +45,17 @@ def make_rule(
 ) -> Rule:
     """The rule of a run with this target, whose passes give `max_rows` rows; `stack` closes its grammar. Raises
     UsageError."""
+    source = request.sampling.grammar
+    grammar = open_grammar(source, model, say, stack) if source is not None else None
+    return rule_with(grammar, request, model, n_shared, max_rows)
+
+
+def rule_with(grammar: Grammar | None, request: PairRequest, model: LlamaModel, n_shared: int, max_rows: int) -> Rule:
+    """The same with a grammar that is open already. Raises UsageError."""
     sampling = request.sampling
     for token in (*sampling.banned, *(token for token, _ in sampling.bias)):
         if not 0 <= token < model.n_vocab:
             raise UsageError(f"Invalid token id: {token}.", hint=f"This model has token ids 0 to {model.n_vocab - 1}.")
-    grammar = open_grammar(sampling.grammar, model, say, stack) if sampling.grammar is not None else None
     ends = model.end_tokens if sampling.ignore_end else ()
     law = Law(
         sampling.params,

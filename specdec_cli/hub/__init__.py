@@ -1,5 +1,5 @@
 """The one door to the Hugging Face Hub: which file is meant, its headers, its download, and what is on this machine.
 
 Imports: models, llama, presets, planning.
-Called by: doctor, commands.
+Called by: doctor, library, commands.
 """

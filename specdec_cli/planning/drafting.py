@@ -1,7 +1,7 @@
 """Who drafts, how long and by which rule: decided here, and nowhere else."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from specdec_cli.decode.coupled import SharedNoise
@@ -66,6 +66,14 @@ def decide(asked: Asked, files: Resolved, profile: Profile | None, longest: int)
         force=asked.force,
         cross=files.cross,
     )
+
+
+def with_lookup_at_least(files: Resolved, asked: Asked) -> Resolved:
+    """With n-gram lookup where nothing else drafts: for who does not know yet what will be asked of the pair, and
+    whether it comes with a text that the answer repeats."""
+    if files.drafter != NoDrafter.name or not asked.lookup or asked.verify != SharedNoise.name:
+        return files
+    return replace(files, drafter=NgramDrafter.name)
 
 
 def suits(profile: Profile, asked: Asked) -> bool:

@@ -3,5 +3,5 @@
 The one door to yaml.
 
 Imports: decode, models, drafters.
-Called by: planning, hub, bench, doctor, commands.
+Called by: planning, hub, bench, doctor, library, commands.
 """

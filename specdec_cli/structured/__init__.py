@@ -4,5 +4,5 @@ The one door to llguidance. Knows tokenizers as plain values, no models. `genera
 law; `commands` reads the files.
 
 Imports: decode.
-Called by: planning, generation, commands.
+Called by: planning, generation, library, serve, commands.
 """

@@ -1,0 +1,36 @@
+"""A request in one line, without a word of its prompt or answer."""
+
+from dataclasses import dataclass
+
+from specdec_cli.serve.shapes import Ended
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """A request that is done. `outcome` is "ok", "cancelled" or an error with its status."""
+
+    path: str
+    outcome: str
+    seconds: float
+    answers: tuple[Ended, ...] = ()
+    plain_pass_seconds: float | None = None
+
+    def __str__(self) -> str:
+        words = [self.path, self.outcome, *self._counts(), f"{self.seconds:.2f} s"]
+        return " · ".join(words)
+
+    def _counts(self) -> list[str]:
+        if not self.answers:
+            return []
+        first, stats = self.answers[0], [one.stats for one in self.answers]
+        cached = f" ({first.cached_tokens:,} cached)" if first.cached_tokens else ""
+        found = [f"prompt {first.prompt_tokens:,}{cached}", f"{sum(one.tokens for one in stats):,} tokens"]
+        seconds = sum(one.decode_seconds for one in stats)
+        n_after_first = sum(one.tokens - one.first_round_tokens for one in stats)
+        if seconds > 0 and n_after_first:
+            found.append(f"{n_after_first / seconds:.1f} tok/s")
+            if self.plain_pass_seconds:
+                found.append(f"about {n_after_first * self.plain_pass_seconds / seconds:.2f}x plain")
+        if drafted := sum(one.drafted for one in stats):
+            found.append(f"{100 * sum(one.accepted for one in stats) / drafted:.0f} % accepted")
+        return found
