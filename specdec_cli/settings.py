@@ -44,10 +44,30 @@ MAX_CHECKPOINTS = 16
 
 
 @dataclass(frozen=True, slots=True)
+class Adapter:
+    """A LoRA adapter of this `file`, by its hash, and how much of it is added to the weights."""
+
+    file: str
+    sha256: str
+    scale: float = 1.0
+
+    def __str__(self) -> str:
+        return f"{self.sha256[:16]} x {self.scale:g}"
+
+
+@dataclass(frozen=True, slots=True)
+class Adapters:
+    """Those of a target and of its draft."""
+
+    target: tuple[Adapter, ...] = ()
+    draft: tuple[Adapter, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class ModelSettings:
     """One model file and where its layers go. `gpu_layers` of -1 means all of them.
 
-    `is_head` is one that cannot write alone; `with_mtp` loads the layers that predict further tokens as well. Without
+    `adapters` are added to its weights in every context. `is_head` is one that cannot write alone; `with_mtp` loads the layers that predict further tokens as well. Without
     `repack` weights stay as they lie in the file, which is slower and takes no copies of them.
     """
 
@@ -61,6 +81,7 @@ class ModelSettings:
     is_head: bool = False
     with_mtp: bool = False
     repack: bool = True
+    adapters: tuple[Adapter, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -146,6 +146,7 @@ def _request(
         for_several(files, drafters, max(*lengths, *LAW_LENGTHS)),
         sampling.asked(sampling.over(files.sampling), seed=SEED),
         placement.asked(),
+        files.adapters,
     )
 
 

@@ -121,6 +121,7 @@ def _request(
         for_several(files, [setting.drafter for setting in settings], longest_draft(settings), auto=auto),
         sampling.asked(sampling.over(files.sampling, settings[0].temperature), seed=SEED),
         placement.asked(),
+        files.adapters,
     )
 
 

@@ -11,7 +11,7 @@ from specdec_cli.commands.pull import offer_to_pull
 from specdec_cli.commands.tune import profile_of
 from specdec_cli.errors import UsageError
 from specdec_cli.outputs import ByOption
-from specdec_cli.settings import AUTO
+from specdec_cli.settings import AUTO, Adapters
 
 if TYPE_CHECKING:
     from specdec_cli.planning.drafting import Asked
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 _pair = in_panel("Draft")
 _drafting = in_panel("Drafting")
 _rule = in_panel("Verification")
+_adapters = in_panel("Adapters")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,14 @@ class DraftOptions:
     cross: Annotated[
         bool, _pair("--cross", help="Accept a draft model with a different tokenizer: its drafts are translated.")
     ] = False
+    lora: Annotated[
+        list[str] | None,
+        _adapters(metavar="FILE[:SCALE]", help="LoRA adapter (GGUF) for the target; repeatable."),
+    ] = None
+    lora_draft: Annotated[
+        list[str] | None,
+        _adapters(metavar="FILE[:SCALE]", help="LoRA adapter (GGUF) for the draft model; repeatable."),
+    ] = None
     offline: Annotated[bool, _pair("--offline", help="Do not offer to download missing files.")] = False
 
     @property
@@ -46,13 +55,17 @@ class DraftOptions:
 
     def files_for(self, model: str) -> "Resolved":
         """The files of the pair, fetched first if the user agrees. Raises NotHere, UsageError, ModelError."""
+        from specdec_cli.presets.adapters import named_adapters
         from specdec_cli.presets.resolve import named_preset, resolve
 
         preset = named_preset(model)
         if preset is not None and not self.offline:
             offer_to_pull(preset, self.draft)
         files = resolve(model, preset, self.draft, quantize, find, say)
-        return replace(files, cross=files.cross or self.cross)
+        adapters = Adapters(
+            named_adapters("--lora", self.lora or ()), named_adapters("--lora-draft", self.lora_draft or ())
+        )
+        return replace(files, cross=files.cross or self.cross, adapters=adapters)
 
 
 @dataclass(frozen=True, slots=True)

@@ -130,6 +130,7 @@ def _request(
         decide(drafting.asked(), files, profile, placed.longest_draft),
         sampling.asked(params, seed=secrets.randbits(32), grammar=grammar.source()),
         placed,
+        files.adapters,
     )
 
 

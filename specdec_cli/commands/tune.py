@@ -140,7 +140,7 @@ def keep(profile: "Profile", files: "Resolved", model: str, draft: str | None) -
     given = f" --draft {shlex.quote(draft)}" if draft is not None else ""
     print(f"\nFastest: specdec run {shlex.quote(model)}{_options(profile, given)}")
     try:
-        file = save_profile(key_for(files.target, files.draft or files.head), profile)
+        file = save_profile(key_for(files.target, files.draft or files.head, files.adapters), profile)
     except OSError as error:
         raise UsageError(
             f"Cannot write the profile: {error.strerror}.", hint="Set SPECDEC_CONFIG to a writable folder."
@@ -175,7 +175,7 @@ def profile_of(files: "Resolved", asked: "Asked") -> "Profile | None":
     from specdec_cli.planning.profile import key_for, load_profile
 
     try:
-        profile = load_profile(key_for(files.target, files.draft or files.head))
+        profile = load_profile(key_for(files.target, files.draft or files.head, files.adapters))
     except OSError:  # a file that is not there is told of where it is opened
         return None
     if profile is None or not suits(profile, asked) or not _fits(profile, files):

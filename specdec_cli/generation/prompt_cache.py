@@ -42,7 +42,7 @@ def key_of(opened: OpenModel | OpenHead) -> dict[str, str]:
     """All that a state depends on beside the tokens: the weights, the numbers' types, who computes."""
     return {
         "model": opened.model.path.name,
-        "weights": _fingerprint(opened.model.path),
+        "weights": " + ".join([_fingerprint(opened.model.path), *map(str, opened.model.settings.adapters)]),
         "cache type": opened.context.cache_type,
         "flash attention": opened.context.flash_attention,
         "layers on the GPU": str(opened.model.layers_on_gpu[0]),

@@ -12,6 +12,7 @@ import llama_cpp
 from specdec_cli.errors import Interrupted, ModelError, OutOfMemory, UsageError
 from specdec_cli.llama import amx
 from specdec_cli.llama.abort import AbortFlag
+from specdec_cli.llama.adapters import LoadedAdapters
 from specdec_cli.llama.devices import devices_named
 from specdec_cli.llama.log import capture_log, log
 from specdec_cli.models.gguf import check_is_gguf
@@ -57,6 +58,11 @@ class LlamaModel:
         self.layers_on_gpu = self._layers_on_gpu()
         if not settings.is_head:
             self._check_it_can_write(vocab_only)
+        try:
+            self.adapters = LoadedAdapters(self._model, self.path.name, () if vocab_only else settings.adapters)
+        except ModelError:
+            self.close()
+            raise
 
     def _load(self, settings: ModelSettings, vocab_only: bool, abort: AbortFlag | None) -> Any:
         params = llama_cpp.llama_model_default_params()

@@ -84,6 +84,7 @@ class LlamaSession:
 
     def _open(self, way: Way) -> None:
         self._context = open_context(self._model, self._settings, self._abort, way)
+        self._model.adapters.apply(self._context)
         self.cache_bytes = cache_bytes_from_log()
         self._memory = llama_cpp.llama_get_memory(self._context)
         self._prefix = CachedPrefix(self._context, way.start(self._context, self._settings))

@@ -80,6 +80,10 @@ def make_plan(request: PairRequest, say: Say) -> Plan:
         notes = size_notes(facts, draft_facts, force=drafting.force) if head is None else []
         for note in (*notes, *cache_notes(placement.cache_type_draft)):
             say(note)
+    if request.adapters.target and draft_facts is not None and head is None and not request.adapters.draft:
+        say("The draft has no adapter (--lora-draft), so it drafts for the model without one: expect less acceptance.")
+    if request.adapters.draft and (draft_facts is None or head is not None):
+        raise UsageError("--lora-draft needs a draft model.", hint="Give one with --draft FILE, or omit --lora-draft.")
     if head is not None:
         say(described(head, (drafting.draft or request.target).name))
     contexts = _contexts(request, facts, draft_facts, say, head=head)
@@ -94,6 +98,7 @@ def make_plan(request: PairRequest, say: Say) -> Plan:
         mlock=placement.mlock,
         with_mtp=head is not None and head.is_own,
         repack=placement.repack,
+        adapters=request.adapters.target,
     )
     draft = None
     if draft_facts is not None:
@@ -104,6 +109,7 @@ def make_plan(request: PairRequest, say: Say) -> Plan:
             is_head=head is not None,
             with_mtp=head is not None and head.kind == "mtp",
             repack=True,  # a draft reads single tokens, which reordered weights are for
+            adapters=request.adapters.draft if head is None else (),
         )
     return Plan(common, facts, contexts[0], draft, draft_facts, contexts[1], n_shared, tokenizers, head, translation)
 

@@ -12,7 +12,7 @@ from specdec_cli.llama.devices import gpu_devices
 from specdec_cli.llama.versions import versions
 from specdec_cli.paths import config_folder, write_whole
 from specdec_cli.planning.machine import processor, usable_cores
-from specdec_cli.settings import CACHE_TYPE_BYTES, FlashAttention
+from specdec_cli.settings import CACHE_TYPE_BYTES, Adapters, FlashAttention
 from specdec_cli.untrusted import one_line
 from specdec_cli.untrusted_files import read_json
 
@@ -71,15 +71,19 @@ class ProfileKey:
     processor: str
     devices: tuple[str, ...]
     build: str
+    adapters: tuple[str, ...] = ()
 
     @property
     def file(self) -> Path:
         """Where the profile of this key lies."""
-        digest = hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:20]
+        depends = asdict(self)
+        if not self.adapters:  # as keys were before there were any
+            del depends["adapters"]
+        digest = hashlib.sha256(json.dumps(depends, sort_keys=True).encode()).hexdigest()[:20]
         return config_folder() / "profiles" / f"{digest}.json"
 
 
-def key_for(target: Path, draft: Path | None) -> ProfileKey:
+def key_for(target: Path, draft: Path | None, adapters: Adapters | None = None) -> ProfileKey:
     """The key of a pair on this machine, as it is now. Raises OSError for a file that is not there."""
     return ProfileKey(
         target=named(target),
@@ -87,7 +91,12 @@ def key_for(target: Path, draft: Path | None) -> ProfileKey:
         processor=f"{processor()}, {usable_cores()} cores",
         devices=tuple(device.name for device in gpu_devices()),
         build=versions()["llama_cpp_python"],
+        adapters=_named_adapters(adapters) if adapters is not None else (),
     )
+
+
+def _named_adapters(adapters: Adapters) -> tuple[str, ...]:
+    return (*(f"target: {one}" for one in adapters.target), *(f"draft: {one}" for one in adapters.draft))
 
 
 def named(path: Path) -> tuple[str, int]:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from specdec_cli.decode.sampling import SamplingParams
-from specdec_cli.settings import FlashAttention
+from specdec_cli.settings import Adapters, FlashAttention
 from specdec_cli.structured.source import GrammarSource
 
 
@@ -94,6 +94,7 @@ class PairRequest:
     drafting: Drafting = field(default_factory=Drafting)
     sampling: Sampling = field(default_factory=Sampling)
     placement: Placement = field(default_factory=Placement)
+    adapters: Adapters = field(default_factory=Adapters)
 
     def as_settings(self) -> dict[str, Any]:
         """All of it in one flat mapping, as documents and traces tell it."""
@@ -105,4 +106,6 @@ class PairRequest:
             "sampling": params,
             **sampling,
             **asdict(self.placement),
+            "lora": [asdict(adapter) for adapter in self.adapters.target],
+            "lora_draft": [asdict(adapter) for adapter in self.adapters.draft],
         }

@@ -3,7 +3,7 @@
 import difflib
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from specdec_cli.decode.sampling import SamplingParams
@@ -13,6 +13,7 @@ from specdec_cli.models.gguf import first_part
 from specdec_cli.paths import cache_folder
 from specdec_cli.presets.derive import Quantize, derived_model
 from specdec_cli.presets.schema import HubFile, ModelSource, Preset, load_preset
+from specdec_cli.settings import Adapters
 from specdec_cli.untrusted import is_repo
 
 Find = Callable[[HubFile], Path | None]
@@ -30,6 +31,7 @@ class Resolved:
     preset: Preset | None
     head: Path | None = None
     cross: bool = False
+    adapters: Adapters = field(default_factory=Adapters)
 
     @property
     def sampling(self) -> SamplingParams:
