@@ -67,8 +67,9 @@ class Adapters:
 class ModelSettings:
     """One model file and where its layers go. `gpu_layers` of -1 means all of them.
 
-    `adapters` are added to its weights in every context. `is_head` is one that cannot write alone; `with_mtp` loads the layers that predict further tokens as well. Without
-    `repack` weights stay as they lie in the file, which is slower and takes no copies of them.
+    `adapters` are added to its weights in every context. `is_head` is one that cannot write alone; `with_mtp` loads the
+    layers that predict further tokens as well. Without `repack` weights stay as they lie in the file, which is slower
+    and takes no copies of them.
     """
 
     path: Path

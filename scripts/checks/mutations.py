@@ -33,6 +33,7 @@ TESTS = (
     "structured/test_masks",
     "generation/test_matrix",
     "generation/test_distribution",
+    "generation/test_lora",
 )
 
 
@@ -288,6 +289,22 @@ MUTATIONS = (
         "drafters/cross/reader",
         "elif not goes_on:",
         "elif False:",
+    ),
+    Mutation(
+        "a stale cache of other adapters",
+        "generation/prompt_cache",
+        ", *map(str, opened.model.settings.adapters)]",
+        "]",
+    ),
+    Mutation("adapters not applied", "llama/session", "        self._model.adapters.apply(self._context)\n", ""),
+    Mutation(
+        "adapters applied in full", "llama/adapters", "adapter.scale for adapter in adapters", "1.0 for _ in adapters"
+    ),
+    Mutation(
+        "the draft adapted like the target",
+        "planning/plan",
+        "adapters=request.adapters.draft if head is None else (),",
+        "",
     ),
     Mutation(
         "typical before top-k",

@@ -51,7 +51,11 @@ class DraftOptions:
 
     @property
     def reads(self) -> ByOption:
-        return {"--draft": Path(self.draft) if self.draft else None}
+        from specdec_cli.presets.adapters import file_of
+
+        adapters = {f"--lora {text}": file_of(text) for text in self.lora or ()}
+        adapters |= {f"--lora-draft {text}": file_of(text) for text in self.lora_draft or ()}
+        return {"--draft": Path(self.draft) if self.draft else None, **adapters}
 
     def files_for(self, model: str) -> "Resolved":
         """The files of the pair, fetched first if the user agrees. Raises NotHere, UsageError, ModelError."""

@@ -12,7 +12,7 @@ from specdec_cli.commands.groups import takes_groups
 from specdec_cli.commands.options import MODEL, draft_length, say
 from specdec_cli.errors import UsageError
 from specdec_cli.outputs import check_outputs, write_output
-from specdec_cli.settings import AUTO, USUAL_K
+from specdec_cli.settings import AUTO, USUAL_K, Adapters
 from specdec_cli.untrusted import is_repo, one_line
 
 if TYPE_CHECKING:
@@ -68,6 +68,10 @@ def export(
         raise UsageError(
             "A draft with a different tokenizer (--cross) cannot be exported: other programs need the target's.",
             hint="Omit --cross, or choose a draft with the target's tokenizer.",
+        )
+    if files.adapters != Adapters():
+        raise UsageError(
+            "LoRA adapters cannot be exported yet.", hint="Omit them, and give them to the other program yourself."
         )
     profile = _profile(files, asked, pairing.draft) if profiled else None
     pair = _pair(files, asked, profile, name, ctx, (hub_target, hub_draft))

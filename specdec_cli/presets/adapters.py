@@ -17,14 +17,19 @@ def named_adapters(option: str, texts: Iterable[str]) -> tuple[Adapter, ...]:
     return tuple(_adapter(option, text) for text in texts)
 
 
+def file_of(text: str) -> Path:
+    """The file of an adapter as it was given."""
+    return Path(_parts(text)[0]).expanduser()
+
+
 def _adapter(option: str, text: str) -> Adapter:
-    file, scale = _parts(text)
+    scale = _parts(text)[1]
     if not math.isfinite(scale) or abs(scale) > _LARGEST_SCALE:
         raise UsageError(
             f"Invalid scale in {option}: {text!r}.",
             hint=f"Give a number between -{_LARGEST_SCALE:g} and {_LARGEST_SCALE:g}.",
         )
-    path = Path(file).expanduser()
+    path = file_of(text)
     metadata = read_gguf(path).metadata
     if metadata.get("general.type") != "adapter" or metadata.get("adapter.type") != "lora":
         raise ModelError(

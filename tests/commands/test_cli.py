@@ -40,7 +40,8 @@ ALL_FIGURES = [
 
 # fmt: off
 OPTIONS = [
-    "--draft", "-k", "--p-min", "--predict", "--cross", "--force", "--file", "--system", "--raw", "--think",
+    "--draft", "-k", "--p-min", "--predict", "--cross",
+    "--lora", "--lora-draft", "--force", "--file", "--system", "--raw", "--think",
     "--no-think", "-n", "--stop", "--temp", "--top-k", "--top-p", "--min-p", "--seed",
     "--ngl", "--ngl-draft", "--device", "--main-gpu", "--tensor-split", "--rpc", "--require-gpu", "--flash-attn",
     "--kv", "--kv-draft", "--ctx", "--ctx-draft", "--batch", "--ubatch", "--threads", "--threads-draft",
