@@ -91,6 +91,7 @@ def race(
             decide(drafting.asked(), files, profile, placed.longest_draft),
             sampling.asked(params, seed=secrets.randbits(32), grammar=grammar.source()),
             placed,
+            files.adapters,
         )
         with stoppable(abort), line:
             line.show(loading(*files.paths))
