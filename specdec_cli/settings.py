@@ -56,20 +56,36 @@ class Adapter:
 
 
 @dataclass(frozen=True, slots=True)
+class ControlVector:
+    """Directions of this `file`, by its hash, that are added to what the layers `first` to `last` give, counted from 1;
+    without `last` to the last one."""
+
+    file: str
+    sha256: str
+    scale: float = 1.0
+    first: int = 1
+    last: int | None = None
+
+    def __str__(self) -> str:
+        return f"{self.sha256[:16]} x {self.scale:g} in layers {self.first} to {self.last or 'the last'}"
+
+
+@dataclass(frozen=True, slots=True)
 class Adapters:
-    """Those of a target and of its draft."""
+    """Those of a target and of its draft; only targets have control vectors."""
 
     target: tuple[Adapter, ...] = ()
     draft: tuple[Adapter, ...] = ()
+    control: tuple[ControlVector, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class ModelSettings:
     """One model file and where its layers go. `gpu_layers` of -1 means all of them.
 
-    `adapters` are added to its weights in every context. `is_head` is one that cannot write alone; `with_mtp` loads the
-    layers that predict further tokens as well. Without `repack` weights stay as they lie in the file, which is slower
-    and takes no copies of them.
+    `adapters` are added to its weights, `control` vectors to what its layers give, in every context. `is_head` is one
+    that cannot write alone; `with_mtp` loads the layers that predict further tokens as well. Without `repack` weights
+    stay as they lie in the file, which is slower and takes no copies of them.
     """
 
     path: Path
@@ -83,6 +99,7 @@ class ModelSettings:
     with_mtp: bool = False
     repack: bool = True
     adapters: tuple[Adapter, ...] = ()
+    control: tuple[ControlVector, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

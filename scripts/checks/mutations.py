@@ -293,12 +293,18 @@ MUTATIONS = (
     Mutation(
         "a stale cache of other adapters",
         "generation/prompt_cache",
-        ", *map(str, opened.model.settings.adapters)]",
+        ", *_adapted(opened.model.settings)]",
         "]",
     ),
     Mutation("adapters not applied", "llama/session", "        self._model.adapters.apply(self._context)\n", ""),
     Mutation(
         "adapters applied in full", "llama/adapters", "adapter.scale for adapter in adapters", "1.0 for _ in adapters"
+    ),
+    Mutation(
+        "a control vector in all layers",
+        "llama/adapters",
+        "if vector.first <= layer <= (vector.last or n_layers):",
+        "if True:",
     ),
     Mutation(
         "the draft adapted like the target",

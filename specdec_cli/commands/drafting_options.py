@@ -47,6 +47,13 @@ class DraftOptions:
         list[str] | None,
         _adapters(metavar="FILE[:SCALE]", help="LoRA adapter (GGUF) for the draft model; repeatable."),
     ] = None
+    control_vector: Annotated[
+        list[str] | None,
+        _adapters(
+            metavar="FILE[:SCALE][:FROM-TO]",
+            help="Control vector (GGUF) for the target, in these layers (default: all); repeatable.",
+        ),
+    ] = None
     offline: Annotated[bool, _pair("--offline", help="Do not offer to download missing files.")] = False
 
     @property
@@ -55,11 +62,12 @@ class DraftOptions:
 
         adapters = {f"--lora {text}": file_of(text) for text in self.lora or ()}
         adapters |= {f"--lora-draft {text}": file_of(text) for text in self.lora_draft or ()}
+        adapters |= {f"--control-vector {text}": file_of(text) for text in self.control_vector or ()}
         return {"--draft": Path(self.draft) if self.draft else None, **adapters}
 
     def files_for(self, model: str) -> "Resolved":
         """The files of the pair, fetched first if the user agrees. Raises NotHere, UsageError, ModelError."""
-        from specdec_cli.presets.adapters import named_adapters
+        from specdec_cli.presets.adapters import named_adapters, named_vectors
         from specdec_cli.presets.resolve import named_preset, resolve
 
         preset = named_preset(model)
@@ -67,7 +75,9 @@ class DraftOptions:
             offer_to_pull(preset, self.draft)
         files = resolve(model, preset, self.draft, quantize, find, say)
         adapters = Adapters(
-            named_adapters("--lora", self.lora or ()), named_adapters("--lora-draft", self.lora_draft or ())
+            named_adapters("--lora", self.lora or ()),
+            named_adapters("--lora-draft", self.lora_draft or ()),
+            named_vectors("--control-vector", self.control_vector or ()),
         )
         return replace(files, cross=files.cross or self.cross, adapters=adapters)
 

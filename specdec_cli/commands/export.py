@@ -71,7 +71,8 @@ def export(
         )
     if files.adapters != Adapters():
         raise UsageError(
-            "LoRA adapters cannot be exported yet.", hint="Omit them, and give them to the other program yourself."
+            "LoRA adapters and control vectors cannot be exported yet.",
+            hint="Omit them, and give them to the other program yourself.",
         )
     profile = _profile(files, asked, pairing.draft) if profiled else None
     pair = _pair(files, asked, profile, name, ctx, (hub_target, hub_draft))

@@ -24,6 +24,7 @@ from specdec_cli.llama.versions import versions
 from specdec_cli.models.gguf import parts_of
 from specdec_cli.paths import appearing
 from specdec_cli.planning.plan import Say
+from specdec_cli.settings import ModelSettings
 from specdec_cli.untrusted_files import is_own, open_regular, parse_json
 
 _DRAFT = ".draft"
@@ -42,12 +43,16 @@ def key_of(opened: OpenModel | OpenHead) -> dict[str, str]:
     """All that a state depends on beside the tokens: the weights, the numbers' types, who computes."""
     return {
         "model": opened.model.path.name,
-        "weights": " + ".join([_fingerprint(opened.model.path), *map(str, opened.model.settings.adapters)]),
+        "weights": " + ".join([_fingerprint(opened.model.path), *_adapted(opened.model.settings)]),
         "cache type": opened.context.cache_type,
         "flash attention": opened.context.flash_attention,
         "layers on the GPU": str(opened.model.layers_on_gpu[0]),
         "llama.cpp": " ".join(versions().values()),
     }
+
+
+def _adapted(settings: ModelSettings) -> list[str]:
+    return [str(one) for one in (*settings.adapters, *settings.control)]
 
 
 def _fingerprint(path: Path) -> str:

@@ -59,7 +59,12 @@ class LlamaModel:
         if not settings.is_head:
             self._check_it_can_write(vocab_only)
         try:
-            self.adapters = LoadedAdapters(self._model, self.path.name, () if vocab_only else settings.adapters)
+            self.adapters = LoadedAdapters(
+                self._model,
+                self.path.name,
+                () if vocab_only else settings.adapters,
+                () if vocab_only else settings.control,
+            )
         except ModelError:
             self.close()
             raise

@@ -99,6 +99,7 @@ def make_plan(request: PairRequest, say: Say) -> Plan:
         with_mtp=head is not None and head.is_own,
         repack=placement.repack,
         adapters=request.adapters.target,
+        control=request.adapters.control,
     )
     draft = None
     if draft_facts is not None:
@@ -110,6 +111,7 @@ def make_plan(request: PairRequest, say: Say) -> Plan:
             with_mtp=head is not None and head.kind == "mtp",
             repack=True,  # a draft reads single tokens, which reordered weights are for
             adapters=request.adapters.draft if head is None else (),
+            control=(),
         )
     return Plan(common, facts, contexts[0], draft, draft_facts, contexts[1], n_shared, tokenizers, head, translation)
 

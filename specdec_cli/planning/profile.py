@@ -96,7 +96,8 @@ def key_for(target: Path, draft: Path | None, adapters: Adapters | None = None) 
 
 
 def _named_adapters(adapters: Adapters) -> tuple[str, ...]:
-    return (*(f"target: {one}" for one in adapters.target), *(f"draft: {one}" for one in adapters.draft))
+    target = (*adapters.target, *adapters.control)
+    return (*(f"target: {one}" for one in target), *(f"draft: {one}" for one in adapters.draft))
 
 
 def named(path: Path) -> tuple[str, int]:

@@ -107,5 +107,6 @@ class PairRequest:
             **sampling,
             **asdict(self.placement),
             "lora": [asdict(adapter) for adapter in self.adapters.target],
+            "control_vector": [asdict(vector) for vector in self.adapters.control],
             "lora_draft": [asdict(adapter) for adapter in self.adapters.draft],
         }

@@ -41,7 +41,7 @@ ALL_FIGURES = [
 # fmt: off
 OPTIONS = [
     "--draft", "-k", "--p-min", "--predict", "--cross",
-    "--lora", "--lora-draft", "--force", "--file", "--system", "--raw", "--think",
+    "--lora", "--lora-draft", "--control-vector", "--force", "--file", "--system", "--raw", "--think",
     "--no-think", "-n", "--stop", "--temp", "--top-k", "--top-p", "--min-p", "--seed",
     "--ngl", "--ngl-draft", "--device", "--main-gpu", "--tensor-split", "--rpc", "--require-gpu", "--flash-attn",
     "--kv", "--kv-draft", "--ctx", "--ctx-draft", "--batch", "--ubatch", "--threads", "--threads-draft",

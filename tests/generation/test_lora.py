@@ -93,6 +93,73 @@ def test_the_adapted_targets_text_with_a_draft(files: Files, temperature: float)
     assert "The draft has no adapter" not in with_own.err
 
 
+# --- control vectors -------------------------------------------------------------------------------------
+
+
+def write_vector(path: Path, directions: dict[int, Any]) -> Path:
+    """A control vector as llama.cpp's generator writes it."""
+    writer = gguf.GGUFWriter(path, "controlvector")
+    for layer, direction in directions.items():
+        writer.add_tensor(f"direction.{layer}", np.asarray(direction, np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+class Steered:
+    """A model of two layers that says the alphabet, and a vector that makes it think of "g" all the time."""
+
+    def __init__(self, folder: Path) -> None:
+        self.model = write_planted(folder / "two.gguf", FORWARDS, vocab=VOCAB, n_head=HEADS, n_layers=2)
+        self.draft = write_planted(folder / "one.gguf", FORWARDS, vocab=VOCAB, n_head=HEADS)
+        self.to_g = write_vector(folder / "g.gguf", {1: 50 * np.eye(N)[word("g")]})
+        self.narrow = write_vector(folder / "narrow.gguf", {1: np.ones(64)})
+
+
+@pytest.fixture(scope="module")
+def steered(tmp_path_factory: pytest.TempPathFactory) -> Steered:
+    return Steered(tmp_path_factory.mktemp("steered"))
+
+
+def test_a_control_vector_steers_the_target_and_no_draft(steered: Steered) -> None:
+    plain = json_inside(steered.model, *FLAGS).document
+    turned = json_inside(steered.model, *FLAGS, "--control-vector", steered.to_g).document
+    drafted = json_inside(
+        steered.model, *FLAGS, "--control-vector", steered.to_g, "--draft", steered.draft, "--force", "-k", 4
+    ).document
+
+    assert ids(turned) == ids(drafted) == [word("h")] * 20
+    assert ids(plain)[:3] == [word(letter) for letter in "ghi"]
+
+
+@pytest.mark.parametrize("end", [":0", ":1:2-2", ":2-9"])
+def test_scale_and_layers_of_a_control_vector(steered: Steered, end: str) -> None:
+    """Nothing is added with a scale of 0, or in layers for which there is no direction."""
+    turned = json_inside(steered.model, *FLAGS, "--control-vector", f"{steered.to_g}{end}").document
+
+    assert ids(turned) == ids(json_inside(steered.model, *FLAGS).document)
+
+
+def test_control_vectors_that_do_not_fit_are_refused(steered: Steered) -> None:
+    def given(text: object) -> Done:
+        return inside("run", steered.model, *FLAGS, "--control-vector", text)
+
+    refused(given(steered.narrow), 3, "narrow.gguf is no control vector for two.gguf", "shape [64]")
+    refused(given(steered.draft), 3, "one.gguf is no control vector")
+    refused(given(f"{steered.to_g}:1:3-2"), 2, "Invalid layers in --control-vector")
+    refused(given(f"{steered.to_g}:nan"), 2, "Invalid scale in --control-vector")
+
+
+def test_a_prompt_cache_of_another_control_vector_is_not_used(steered: Steered, tmp_path: Path) -> None:
+    cache = ("--prompt-cache", tmp_path / "cache", "-n", 4, "--raw")
+    prompt = " ".join(string.ascii_lowercase)
+    json_inside(steered.model, prompt, *cache)
+
+    assert "different weights" in json_inside(steered.model, prompt, *cache, "--control-vector", steered.to_g).err
+
+
 # --- keys ------------------------------------------------------------------------------------------------
 
 
