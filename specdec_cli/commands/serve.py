@@ -111,7 +111,7 @@ def _request(
     drafts = decide(
         asked, files if draft is not None else with_lookup_at_least(files, asked), profile, placed.longest_draft
     )
-    return PairRequest(files.target, drafts, sampling.asked(params, seed=0), placed)
+    return PairRequest(files.target, drafts, sampling.asked(params, seed=0), placed, files.adapters)
 
 
 @contextmanager

@@ -8,6 +8,7 @@ import gguf
 import numpy as np
 import pytest
 
+from specdec_cli import commands
 from specdec_cli.lengths.learned import LearnedKey
 from specdec_cli.planning.profile import key_for
 from specdec_cli.presets.adapters import named_adapters
@@ -219,6 +220,17 @@ def test_what_is_no_adapter_is_refused(files: Files, tmp_path: Path) -> None:
 
 def test_an_output_does_not_overwrite_an_adapter(files: Files) -> None:
     refused(inside("run", files.forwards, *FLAGS, "--lora", files.turns, "--jsonl", files.turns), 2, "--lora")
+
+
+COMMANDS = Path(commands.__file__).parent
+
+
+@pytest.mark.parametrize(
+    "command", [path.stem for path in COMMANDS.glob("*.py") if "pairing: DraftOptions" in path.read_text("utf-8")]
+)
+def test_no_command_ignores_adapters(command: str) -> None:
+    """Each that has the options hands them on, or refuses them."""
+    assert "files.adapters" in (COMMANDS / f"{command}.py").read_text("utf-8")
 
 
 def test_export_refuses_adapters(files: Files) -> None:
