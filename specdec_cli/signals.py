@@ -4,7 +4,8 @@ import contextlib
 import signal
 import socket
 import threading
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable
 from types import FrameType
 from typing import Any, Self
 
@@ -14,28 +15,6 @@ from specdec_cli.errors import Interrupted
 def raise_on_sigterm() -> None:
     """Let SIGTERM end the process as an error does: everything is closed, the exit code is 143."""
     signal.signal(signal.SIGTERM, _raise)
-
-
-def hold_continuation() -> None:
-    """Hold SIGCONT back from this thread, and from those that it starts: after a stop any thread may be given it, and
-    only the main one can draw a prompt again. It takes it in `continuation_let_through`."""
-    if hasattr(signal, "pthread_sigmask"):
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCONT})
-
-
-@contextlib.contextmanager
-def continuation_let_through(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """Call `handler` for a SIGCONT that comes meanwhile, or that was held back."""
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
-    before = signal.signal(signal.SIGCONT, handler)
-    try:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCONT})
-        yield
-    finally:
-        hold_continuation()
-        signal.signal(signal.SIGCONT, before)
 
 
 def _raise(number: int, _frame: FrameType | None) -> None:
@@ -49,13 +28,15 @@ class SignalWatch:
     Python runs signal handlers only between bytecodes of the main thread, which sits inside
     llama_decode for seconds on a long prompt. The interpreter's wake-up descriptor is written at
     once by the C-level handler; the thread that reads it can act while the main thread computes.
-    A second SIGINT raises KeyboardInterrupt the ordinary way, for whoever hangs elsewhere.
+    A second SIGINT, `patience` seconds after the first or later, raises KeyboardInterrupt the ordinary way, for
+    whoever hangs elsewhere.
     """
 
-    def __init__(self, on_signal: Callable[[int], None]) -> None:
+    def __init__(self, on_signal: Callable[[int], None], *, patience: float = 0.0) -> None:
         self._on_signal = on_signal
+        self._patience = patience
         self._previous: dict[int, Any] = {}
-        self._seen = 0
+        self._first: float | None = None
 
     def __enter__(self) -> Self:
         self._reader, self._writer = socket.socketpair()
@@ -83,6 +64,10 @@ class SignalWatch:
                         self._on_signal(number)
 
     def _handle(self, number: int, _frame: FrameType | None) -> None:
-        self._seen += number == signal.SIGINT
-        if self._seen > 1:
+        if number != signal.SIGINT:
+            return
+        now = time.monotonic()
+        if self._first is None:
+            self._first = now
+        elif now - self._first >= self._patience:
             raise KeyboardInterrupt

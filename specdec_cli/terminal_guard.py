@@ -10,7 +10,7 @@ from typing import Any
 from specdec_cli.foreground import modes_of, set_modes
 
 # The death may have come in the middle of a frame: everything that one switches, and the panel below.
-_RESTORE = b"\r\n\x1b[?2026l\x1b[?7h\x1b[0m\x1b[J\x1b[?25h"
+_RESTORE = b"\r\n\x1b[?2026l\x1b[?2004l\x1b[?7h\x1b[0m\x1b[J\x1b[?25h"
 _LAST_WORDS = (
     b"specdec ended without a chance to clean up: a fault in native code, or it was\r\n"
     b"killed (out of memory?). The text above is what there was.\r\n"

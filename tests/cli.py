@@ -200,6 +200,11 @@ class Models:
         return self._write("chat", ring(*self._letters, also=thinking), vocab=replace(VOCAB, chat_template=TEMPLATE))
 
     @cached_property
+    def words_chat(self) -> Path:
+        """`words` with a chat template."""
+        return self._write("words-chat", self._chain, n_layers=2, vocab=replace(VOCAB, chat_template=TEMPLATE))
+
+    @cached_property
     def endless_chat(self) -> Path:
         """`ring` with a chat template, and slow enough to be interrupted."""
         return self._write(

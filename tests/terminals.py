@@ -153,6 +153,10 @@ class Terminal:
     def modes_now(self) -> list[Any]:
         return termios.tcgetattr(self._slave)
 
+    def set_modes(self, modes: list[Any]) -> None:
+        """As a shell does when it takes the terminal back."""
+        termios.tcsetattr(self._slave, termios.TCSANOW, modes)
+
     def assert_clean(self) -> None:
         """The cursor is back, with the last escape of all; the terminal is as it was; no panel is left."""
         assert [found[0] for found in ESCAPE.finditer(self.raw)][-1:] in ([], [SHOW_CURSOR])

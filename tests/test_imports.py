@@ -39,7 +39,7 @@ IMPORTS = {
     "lengths": "errors untrusted_files paths settings decode planning",
     "forecast": "errors untrusted_files paths settings models llama planning lengths numpy",
     "hub": "errors untrusted paths settings models llama presets planning httpcore2 huggingface_hub",
-    "ui": "foreground decode models rich PIL",
+    "ui": "foreground decode models prompt_toolkit rich PIL",
     "generation": "errors child_process untrusted_files paths settings decode models drafters llama structured advice "
     "planning lengths ui jinja2 numpy",
     "bench": "errors untrusted_files outputs settings decode drafters llama presets planning lengths ui generation "
@@ -68,6 +68,7 @@ DOORS = {
     "PIL": {"ui/race_gif.py"},
     "llguidance": {"structured"},
     "typer": {"commands", "app"},
+    "prompt_toolkit": {"ui/line_editor.py"},
     "jinja2": {"generation/template_worker.py"},
     "starlette": {"serve"},
     "uvicorn": {"serve"},
@@ -154,7 +155,18 @@ def test_each_room_says_what_it_holds_and_its_arrows(room: str) -> None:
     assert " ".join(callers.split()) == ", ".join(row for row in IMPORTS if room in IMPORTS[row].split()) + "."
 
 
-HEAVY = ("llama_cpp", "huggingface_hub", "httpx2", "httpcore2", "llguidance", "numpy", "matplotlib", "PIL", "starlette")
+HEAVY = (
+    "llama_cpp",
+    "huggingface_hub",
+    "httpx2",
+    "httpcore2",
+    "llguidance",
+    "numpy",
+    "matplotlib",
+    "PIL",
+    "starlette",
+    "prompt_toolkit",
+)
 
 
 COMMANDS = [

@@ -64,8 +64,13 @@ def engines(incomplete: str) -> list[str]:
     return [name for name in ENGINES if name.startswith(incomplete)]
 
 
-def _files(incomplete: str) -> list[str]:
+def any_files(incomplete: str) -> list[str]:
+    """Files and folders."""
+    return _files(incomplete, ("",))
+
+
+def _files(incomplete: str, endings: tuple[str, ...] = _MODELS) -> list[str]:
     found = sorted(glob.glob(f"{glob.escape(incomplete)}*"))
     return [
-        f"{path}/" if os.path.isdir(path) else path for path in found if os.path.isdir(path) or path.endswith(_MODELS)
+        f"{path}/" if os.path.isdir(path) else path for path in found if os.path.isdir(path) or path.endswith(endings)
     ]

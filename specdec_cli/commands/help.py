@@ -81,12 +81,17 @@ class Commands(TyperGroup):
         return super().resolve_command(ctx, args)
 
 
+def columns() -> int:
+    """How wide a page of help is here."""
+    return max(20, min(WIDEST, shutil.get_terminal_size().columns))
+
+
 def _page(command: Any, ctx: Any) -> Iterator[str]:
-    width = max(20, min(WIDEST, shutil.get_terminal_size().columns))
-    yield from _folded(f"Usage: {ctx.command_path} {' '.join(command.collect_usage_pieces(ctx))}", width, "", " " * 7)
+    width = columns()
+    yield from folded(f"Usage: {ctx.command_path} {' '.join(command.collect_usage_pieces(ctx))}", width, "", " " * 7)
     for paragraph in (command.help or "").split("\n\n"):
         yield ""
-        yield from _folded(" ".join(paragraph.split()), width, "", "")
+        yield from folded(" ".join(paragraph.split()), width, "", "")
     parameters = command.get_params(ctx)
     usual = USUAL[command.name].split() if ctx.meta.get(_SHORT) and command.name in USUAL else None
     records = [(_heading(one), one.get_help_record(ctx)) for one in parameters if _is_shown(one, usual)]
@@ -100,10 +105,10 @@ def _page(command: Any, ctx: Any) -> Iterator[str]:
     if usual is not None:
         n_options = sum(one.param_type_name == "option" for one in parameters)
         yield ""
-        yield from _folded(f"All {n_options} options: {ctx.command_path} --help", width, "", "")
+        yield from folded(f"All {n_options} options: {ctx.command_path} --help", width, "", "")
     if command.epilog:
         yield ""
-        yield from _folded(command.epilog, width, "", "")
+        yield from folded(command.epilog, width, "", "")
 
 
 def _is_shown(parameter: Any, usual: list[str] | None) -> bool:
@@ -125,25 +130,26 @@ def _first(text: str | None) -> str:
 
 def _section(heading: str, entries: Iterable[Entry], width: int) -> Iterator[str]:
     yield ""
-    yield from _folded(f"{heading}:", width, "", "")
+    yield from folded(f"{heading}:", width, "", "")
     for names, text in entries:
-        yield from _entry(names, text, width)
+        yield from entry(names, text, width)
 
 
-def _entry(names: str, text: str, width: int) -> Iterator[str]:
+def entry(names: str, text: str, width: int) -> Iterator[str]:
+    """Lines with a name and its text beside it, or below it in a narrow window."""
     if width < _NARROW:
-        yield from _folded(names, width, "  ", "    ")
-        yield from _folded(text, width, "      ", "      ")
+        yield from folded(names, width, "  ", "    ")
+        yield from folded(text, width, "      ", "      ")
         return
     room = " " * (2 + _NAMES + _GAP)
     if len(names) > _NAMES:
-        yield from _folded(names, width, "  ", "    ")
-        yield from _folded(text, width, room, room)
+        yield from folded(names, width, "  ", "    ")
+        yield from folded(text, width, room, room)
     else:
-        yield from _folded(text, width, f"  {names:<{_NAMES + _GAP}}", room)
+        yield from folded(text, width, f"  {names:<{_NAMES + _GAP}}", room)
 
 
-def _folded(text: str, width: int, first: str, then: str) -> list[str]:
+def folded(text: str, width: int, first: str, then: str) -> list[str]:
     """Lines of whole words; one that is longer than a line stays whole, too."""
     return textwrap.wrap(
         text,

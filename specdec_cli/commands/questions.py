@@ -1,115 +1,100 @@
-"""Questions typed at the keyboard: the prompt, line editing, history, and what signals do to a half-typed line."""
+"""Questions typed at the keyboard: one text after the other, and the file that keeps them for the next chat."""
 
-import signal
+import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
-from types import FrameType
+from typing import NamedTuple, Protocol
 
 from specdec_cli.paths import write_whole
-from specdec_cli.signals import continuation_let_through
+from specdec_cli.ui.plain_lines import PlainLines
+from specdec_cli.ui.terminal import Terminal
 from specdec_cli.untrusted_files import read_file
 
-try:
-    import readline
-except ImportError:  # Windows, whose console edits lines by itself
-    readline = None  # type: ignore[assignment]
-
 _PROMPT = "> "
-_MOST_LINES, _MOST_BYTES = 1000, 1 << 20
+_MOST_QUESTIONS, _MOST_BYTES = 1000, 1 << 20
+_LARGEST_KEPT = 1 << 16
+"""Bytes of a question that the history keeps: one that was pasted must not push all others out."""
+_QUOTES = '"""'
+_LINE_END = "\u2028"
+"""Stands for a line end inside a question in the history, which has one question a line."""
 
 
-class _AskAgain(Exception):
-    """The prompt is to be drawn anew, with `text` typed already."""
+class Question(NamedTuple):
+    """What was typed. A quoted text is never a command."""
 
-    def __init__(self, text: str) -> None:
-        self.text = text
+    text: str
+    is_quoted: bool = False
+
+
+class _Reader(Protocol):
+    def ask(self) -> str | None:
+        """A text; None for the end of input. Raises Cleared."""
+        ...
+
+    def close(self) -> None:
+        """Leave the terminal as it was."""
+        ...
 
 
 class Questions:
-    """Asks for lines. What was asked is kept in the file `history`, which only its owner can read, if there is one."""
+    """Asks for texts. What was asked is kept in the file `history`, which only its owner can read, if there is one."""
 
-    def __init__(self, history: Path | None) -> None:
+    def __init__(self, history: Path | None, complete: Callable[[str], Sequence[str]]) -> None:
         self._history = history
-        self._asked: list[str] = []
-        if readline is not None:
-            for line in _lines(history):
-                readline.add_history(line)
+        self._reader = _reader(asked_before(history), complete)
 
-    def ask(self) -> str | None:
-        """A line from the user; None at the end of input. Raises KeyboardInterrupt for Ctrl-C at an empty prompt."""
-        typed = ""
-        while True:
-            try:
-                with _signals():
-                    text = _input(typed).strip()
-            except _AskAgain as again:
-                typed = again.text
-            except EOFError:
-                print(file=sys.stderr)
-                return None
-            except KeyboardInterrupt:
-                print(file=sys.stderr)
-                raise
-            else:
-                self._asked += [text] if text else []
-                return text
+    def ask(self) -> Question | None:
+        """What the user asks; None at the end of input. Raises Cleared."""
+        text = self._reader.ask()
+        if text is None:
+            return None
+        text = text.strip()
+        self.keep(text)
+        if text.startswith(_QUOTES):
+            return Question(text.removeprefix(_QUOTES).removesuffix(_QUOTES).strip("\n"), is_quoted=True)
+        return Question(text)
 
-    def keep(self) -> None:
-        """Add what was asked to the history. One that cannot be written is no reason to end a chat with an error."""
-        if self._history is not None and self._asked:
-            lines = [*_lines(self._history), *self._asked][-_MOST_LINES:]
-            with suppress(OSError):
-                write_whole(self._history, "".join(f"{line}\n" for line in lines), private=True)
+    def close(self) -> None:
+        """Leave the terminal as it was."""
+        self._reader.close()
+
+    def keep(self, text: str) -> None:
+        """Add it to the history. One that cannot be written is no reason to end a chat with an error."""
+        if self._history is None or not text or len(text.encode()) > _LARGEST_KEPT:
+            return
+        questions = [*asked_before(self._history), text][-_MOST_QUESTIONS:]
+        lines = [question.replace("\n", _LINE_END) + "\n" for question in questions]
+        while sum(len(line.encode()) for line in lines) > _MOST_BYTES:  # it could not be read again
+            del lines[: 1 + len(lines) // 10]
+        with suppress(OSError):
+            write_whole(self._history, "".join(lines), private=True)
 
 
-def _lines(history: Path | None) -> list[str]:
-    """Of an earlier chat, the oldest first; none where they cannot be read."""
+def is_whole(text: str) -> bool:
+    '''Whether Enter ends it: a text that begins with """ ends with another one.'''
+    text = text.strip()
+    return not text.startswith(_QUOTES) or (len(text) >= 2 * len(_QUOTES) and text.endswith(_QUOTES))
+
+
+def asked_before(history: Path | None) -> list[str]:
+    """In earlier chats, the oldest first; nothing where it cannot be read."""
     if history is None:
         return []
     try:
-        return read_file(history, _MOST_BYTES).decode("utf-8", "replace").split("\n")[:-1]
+        lines = read_file(history, _MOST_BYTES).decode("utf-8", "replace").split("\n")[:-1]
     except (OSError, ValueError):
         return []
+    return [line.replace(_LINE_END, "\n") for line in lines]
 
 
-def _input(typed: str) -> str:
-    question = _PROMPT
-    if not sys.stdout.isatty():  # input() would write it among the answers, and does not edit
-        print(question, end="", file=sys.stderr, flush=True)
-        question = ""
-    if readline is None:
-        return input(question)
-    readline.set_startup_hook(lambda: readline.insert_text(typed))
-    try:
-        return input(question)
-    finally:
-        readline.set_startup_hook()
+def _reader(asked: Sequence[str], complete: Callable[[str], Sequence[str]]) -> _Reader:
+    """The line editor where there is a terminal that it can draw on; not among answers that go to a file."""
+    for stream in (sys.stdout, sys.stderr):
+        terminal = Terminal(stream, os.environ)
+        if terminal.is_tty and not terminal.is_dumb:
+            from specdec_cli.ui.line_editor import LineEditor
 
-
-@contextmanager
-def _signals() -> Iterator[None]:
-    """Ctrl-C clears a line that is half typed, and after `fg` the prompt and the line are drawn again."""
-    before = signal.signal(signal.SIGINT, _clear)
-    try:
-        with continuation_let_through(_resume):
-            yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
-def _typed() -> str:
-    return readline.get_line_buffer() if readline is not None and sys.stdout.isatty() else ""
-
-
-def _clear(_number: int, _frame: FrameType | None) -> None:
-    if not _typed():
-        raise KeyboardInterrupt
-    print()
-    raise _AskAgain("")
-
-
-def _resume(_number: int, _frame: FrameType | None) -> None:
-    print(end="\r", flush=True)
-    raise _AskAgain(_typed())
+            return LineEditor(stream, _PROMPT, history=asked, is_whole=is_whole, complete=complete)
+    return PlainLines(sys.stdin, sys.stderr, _PROMPT, is_whole=is_whole)

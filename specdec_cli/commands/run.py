@@ -3,14 +3,17 @@
 import json
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from specdec_cli.commands.chat import chat, stoppable
+from specdec_cli.commands.chat import Chat, converse, stoppable
+from specdec_cli.commands.chat_commands import complete, obey
+from specdec_cli.commands.chat_files import load
+from specdec_cli.commands.chat_options import RunOptions
 from specdec_cli.commands.comparison import tell_comparison
 from specdec_cli.commands.drafting_options import DraftingOptions, DraftOptions
 from specdec_cli.commands.groups import takes_groups
@@ -20,8 +23,9 @@ from specdec_cli.commands.placement_options import PlacementOptions
 from specdec_cli.commands.questions import Questions
 from specdec_cli.commands.sampling_options import GrammarOptions, SamplingOptions, TempOpt
 from specdec_cli.commands.text_options import TextOptions
+from specdec_cli.errors import UsageError
 from specdec_cli.outputs import check_outputs
-from specdec_cli.signals import hold_continuation, raise_on_sigterm
+from specdec_cli.signals import raise_on_sigterm
 from specdec_cli.terminal_guard import guard_terminal
 
 if TYPE_CHECKING:
@@ -31,10 +35,7 @@ if TYPE_CHECKING:
     from specdec_cli.generation.recording import Recording
     from specdec_cli.generation.trace import Trace
     from specdec_cli.generation.writer import Writer, Written
-    from specdec_cli.llama.abort import AbortFlag
-    from specdec_cli.planning.profile import Profile
-    from specdec_cli.planning.request import PairRequest
-    from specdec_cli.presets.resolve import Resolved
+    from specdec_cli.ui.view import Header, View
     from specdec_cli.ui.waiting import Waiting
 
 
@@ -66,6 +67,7 @@ def run(
     line = waiting()
     line.show(f"Loading {model} ...")  # before the imports, which take long enough to be noticed
     from specdec_cli.generation.json_document import plain
+    from specdec_cli.generation.live_pair import LivePair
     from specdec_cli.generation.pair import open_pair
     from specdec_cli.llama.abort import AbortFlag
 
@@ -82,19 +84,31 @@ def run(
         text.start_template()
         system = text.system_over(files.preset.system if files.preset is not None else None)
         profile = drafting.profile_of(files, pairing.draft)
-        request = _request(files, profile, drafting, temp, sampling, grammar, placement)
+        placed, seed = placement.asked(profile), secrets.randbits(32)
+        options = RunOptions(model, pairing, drafting, text, temp, sampling, grammar, placed, files, profile, seed)
+        request = options.request()
         with stoppable(abort), line:
             line.show(loading(*files.paths))
             pair = stack.enter_context(open_pair(request, say=line.say, abort=abort))
             if pair.tokenizers is not None:
                 line.say(pair.tokenizers)
         trace = stack.enter_context(output.trace())
-        settings = plain({**request.as_settings(), **text.settings(system)})
-        writer = _writer(pair, text, output, trace, settings)
+        settings, open_view = plain({**request.as_settings(), **text.settings(system)}), output.view_opener()
         cache, talk = text.loaded_cache(pair), text.conversation(pair, system)
         if question is None:
-            _converse(writer, talk, abort, cache, Questions(text.history))
+            chat = Chat(
+                LivePair(pair, request, say=line.say, abort=abort, stack=stack),
+                _needed(talk),
+                options,
+                abort,
+                make_writer=lambda pair, text, settings: _writer(pair, text, output, open_view, trace, settings),
+                line=line,
+            )
+            if text.load is not None:
+                say(f"Loaded {load(chat, text.load, keep_given=True)} turns.")
+            _converse(chat, cache, Questions(text.history, complete))
             return
+        writer = _writer(pair, text, output, open_view, trace, settings)
         ids = talk.ask(question) if talk is not None else text.ids_without_template(pair, question, system)
         with stoppable(abort):
             written = writer.write(ids)
@@ -106,43 +120,25 @@ def run(
 
 
 def _guard() -> None:
-    """Before anything starts a thread: each keeps the signals that are held when it starts."""
+    """Before anything starts a thread, which a fork would not bring along."""
     guard_terminal()
     raise_on_sigterm()
-    hold_continuation()
-
-
-def _request(
-    files: "Resolved",
-    profile: "Profile | None",
-    drafting: DraftingOptions,
-    temp: float | None,
-    sampling: SamplingOptions,
-    grammar: GrammarOptions,
-    placement: PlacementOptions,
-) -> "PairRequest":
-    from specdec_cli.planning.drafting import decide
-    from specdec_cli.planning.request import PairRequest
-
-    placed, params = placement.asked(profile), sampling.over(files.sampling, temp)
-    return PairRequest(
-        files.target,
-        decide(drafting.asked(), files, profile, placed.longest_draft),
-        sampling.asked(params, seed=secrets.randbits(32), grammar=grammar.source()),
-        placed,
-        files.adapters,
-    )
 
 
 def _writer(
-    pair: "Pair", text: TextOptions, output: OutputOptions, trace: "Trace", settings: dict[str, Any]
+    pair: "Pair",
+    text: TextOptions,
+    output: OutputOptions,
+    open_view: "Callable[[Header], View]",
+    trace: "Trace",
+    settings: dict[str, Any],
 ) -> "Writer":
     from specdec_cli.generation.writer import Writer
 
     return Writer(
         pair,
         text.limits,
-        open_view=output.view_opener(),
+        open_view=open_view,
         trace=trace,
         settings=settings,
         clock=time.perf_counter,
@@ -150,15 +146,21 @@ def _writer(
     )
 
 
-def _converse(
-    writer: "Writer", talk: "Conversation | None", abort: "AbortFlag", cache: "PromptCache | None", questions: Questions
-) -> None:
+def _needed(talk: "Conversation | None") -> "Conversation":
+    if talk is None:
+        raise UsageError(
+            "This model has no chat template, so it cannot chat.",
+            hint="Give a prompt to continue, or use another model.",
+        )
+    return talk
+
+
+def _converse(chat: Chat, cache: "PromptCache | None", questions: Questions) -> None:
     try:
-        chat(writer, talk, abort, questions)
-    finally:  # most chats end with Ctrl-C
-        questions.keep()
+        converse(chat, questions, obey)
+    finally:
         if cache is not None:
-            cache.save(writer.prompt_tokens - 1)
+            cache.save(chat.prompt_tokens - 1)
 
 
 def _plainly(pair: "Pair", ids: Sequence[int], text: TextOptions, line: "Waiting") -> "Recording":

@@ -19,7 +19,7 @@ from specdec_cli.commands.sampling_options import SamplingOptions, TempOpt
 from specdec_cli.commands.serve_options import ServeOptions
 from specdec_cli.errors import UsageError
 from specdec_cli.outputs import check_outputs
-from specdec_cli.signals import hold_continuation, raise_on_sigterm
+from specdec_cli.signals import raise_on_sigterm
 
 if TYPE_CHECKING:
     from specdec_cli.generation.pair import Pair
@@ -50,7 +50,6 @@ def serve(
     running answer, then stops.
     """
     raise_on_sigterm()
-    hold_continuation()
     _check_extra()
     line = waiting()
     line.show(f"Loading {model} ...")

@@ -44,11 +44,16 @@ class TextOptions:
     no_history: Annotated[
         bool, _text("--no-history", help="Neither read nor save the chat history (a file that only you can read).")
     ] = False
+    load: Annotated[Path | None, _text(help="Go on with a chat that /save has written.")] = None
     stop: Annotated[list[str] | None, _text(help="Stop before this string; repeatable.")] = None
 
     @property
     def reads(self) -> ByOption:
-        return {"-f": self.file, "--prompt-cache-ro": self.prompt_cache if self.prompt_cache_ro else None}
+        return {
+            "-f": self.file,
+            "--load": self.load,
+            "--prompt-cache-ro": self.prompt_cache if self.prompt_cache_ro else None,
+        }
 
     @property
     def writes(self) -> ByOption:
@@ -74,6 +79,8 @@ class TextOptions:
         text = prompt_text(argument, self.file, sys.stdin, say)
         if self.raw and text is None:
             raise UsageError("--raw needs a prompt: a chat uses the template.", hint="Give one, or omit --raw.")
+        if self.load is not None and text is not None:
+            raise UsageError("--load goes on with a chat, which has no prompt.", hint="Leave out one of the two.")
         if self.raw and self.system is not None:
             raise UsageError(
                 "--system needs the chat template, which --raw turns off.", hint="Leave out one of the two."

@@ -54,6 +54,11 @@ class Law:
         """Tokens that may be `forced` at once: none without a grammar."""
         return self.most_forced if self._grammar is not None else 0
 
+    @property
+    def grammar(self) -> Grammar | None:
+        """What the text keeps to, if anything."""
+        return self._grammar
+
     def with_params(self, params: SamplingParams) -> "Law":
         """The same law with other sampler settings."""
         other = copy(self)

@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Protocol
 
@@ -151,6 +151,18 @@ class ChatTemplate:
         return answer
 
 
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A conversation at one moment, to come back to."""
+
+    messages: tuple[Message, ...]
+    text: str
+    ids: list[int]
+    system: str | None
+    own: "Point | None" = None
+    """Where a draft with a format of its own is."""
+
+
 class Conversation:
     """Ids of a growing conversation, such that what was evaluated stays a prefix.
 
@@ -163,6 +175,7 @@ class Conversation:
         self._template = template
         self._encoder = encoder
         self._say = say
+        self._system = system
         self._messages: list[Message] = [self._message("system", system)] if system else []
         self._text = ""
         self._ids: list[int] = []
@@ -196,6 +209,34 @@ class Conversation:
         self._messages += [self._question, reply]
         self._text = asked_text + reply["content"] if ids is not None else ""
         self._ids = [*asked_ids, *(ids or ())]
+
+    @property
+    def point(self) -> Point:
+        """Where the conversation is."""
+        return Point(tuple(self._messages), self._text, self._ids, self._system)
+
+    def return_to(self, point: Point) -> None:
+        """Take back what was said since, but not a change of the system message.
+
+        What a session has evaluated up to there is still a prefix.
+        """
+        system, self._system = self._system, point.system
+        self._messages, self._text, self._ids = list(point.messages), point.text, point.ids
+        self.set_system(system)
+
+    @property
+    def system(self) -> str | None:
+        """The system message."""
+        return self._system
+
+    def set_system(self, system: str | None) -> None:
+        """Replace the system message. What was said stays, and is encoded anew."""
+        if system == self._system:
+            return
+        self._system = system
+        rest = [m for m in self._messages if m["role"] != "system"]
+        self._messages = [*([self._message("system", system)] if system else []), *rest]
+        self._text, self._ids = "", []
 
     def forget(self) -> None:
         """Begin anew, keeping the system message."""
@@ -240,6 +281,19 @@ class TwoFormats(Conversation):
     def answered(self, ids: Sequence[int] | None, text: str) -> None:
         super().answered(ids, text)
         self._own.answered(None, text)
+
+    @property
+    def point(self) -> Point:
+        return replace(super().point, own=self._own.point)
+
+    def return_to(self, point: Point) -> None:
+        super().return_to(point)
+        if point.own is not None:
+            self._own.return_to(point.own)
+
+    def set_system(self, system: str | None) -> None:
+        super().set_system(system)
+        self._own.set_system(system)
 
     def forget(self) -> None:
         super().forget()

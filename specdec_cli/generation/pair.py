@@ -155,13 +155,8 @@ def open_pair(request: PairRequest, *, say: Say, abort: AbortFlag) -> Iterator[P
 
     Raises ModelError, OutOfMemory, VocabularyMismatch, NoGpu, UsageError, Interrupted.
     """
-    check_rule(request)
+    check_request(request)
     drafting, placement = request.drafting, request.placement
-    if drafting.ngram_store is not None and not any(kind.reads_store for kind in kinds(drafting.drafter)):
-        raise UsageError(
-            "--ngram-store needs n-gram lookup.",
-            hint="Use --draft ngram, or omit -k and --no-ngram with a draft model.",
-        )
     predicted = prediction_text(drafting.predict) if drafting.predict is not None else ""
     for endpoint in placement.rpc:
         add_rpc_server(endpoint)
@@ -172,29 +167,29 @@ def open_pair(request: PairRequest, *, say: Say, abort: AbortFlag) -> Iterator[P
         if amx.crashes():
             say(amx.CRASHES)
         plan = make_plan(request, say)
-        target = _open(plan.target, plan.target_facts, plan.target_context, abort, stack)
-        draft = _open_draft(plan, target, abort, stack)
+        target = open_model(plan.target, plan.target_facts, plan.target_context, abort, stack)
+        draft = open_draft(plan, target, abort, stack)
         _check_offload(placement, target, say)
         if grammar_check is not None:
             grammar_check.finish()
         rule = make_rule(request, target.model, plan.n_shared, target.context.max_rows, say, stack)
-        held_back = _held_back(drafting, target, draft, say)
+        held_back = why_held_back(drafting, target, draft, say)
         opened = Pair(
             target,
             draft,
             plain_decoding(rule),
             target.model.end_tokens,
             plan.tokenizers,
-            _heads(drafting.head, target, plan.n_shared) if drafting.head is not None else None,
+            open_heads(drafting.head, target, plan.n_shared) if drafting.head is not None else None,
             held_back,
             _open_store(drafting.ngram_store, target.model, say, stack),
             tuple(more_ids(target.model, predicted, parse_special=False)) if predicted else (),
-            _crossing(plan, rule, target, draft),
+            crossing_of(plan, rule, target, draft),
             trust=placement.trust,
             grammar=grammar.kind if grammar is not None else None,
         )
         if drafting.auto and held_back is None:
-            opened = replace(opened, learned=stack.enter_context(_learned(opened, plan, drafting.head)))
+            opened = replace(opened, learned=stack.enter_context(learned_of(opened, plan, drafting.head)))
             for one in (target, draft):  # what was read to measure is no prompt
                 if isinstance(one, OpenModel):
                     one.session.forget()
@@ -202,7 +197,7 @@ def open_pair(request: PairRequest, *, say: Say, abort: AbortFlag) -> Iterator[P
         yield replace(opened, decoding=replace(decoding, strict=make_strict(request, rule)))
 
 
-def _crossing(plan: Plan, rule: Rule, target: OpenModel, draft: OpenModel | OpenHead | None) -> Crossing | None:
+def crossing_of(plan: Plan, rule: Rule, target: OpenModel, draft: OpenModel | OpenHead | None) -> Crossing | None:
     """What a draft with another vocabulary needs. Raises UsageError for a rule that cannot be kept with it."""
     if plan.translation is None or draft is None:
         return None
@@ -217,7 +212,18 @@ def _crossing(plan: Plan, rule: Rule, target: OpenModel, draft: OpenModel | Open
     return Crossing(plan.translation, target.model, reader, hands_over_text(plan.translation))
 
 
-def _learned(pair: Pair, plan: Plan, heads: Path | None) -> AbstractContextManager[Learned]:
+def check_request(request: PairRequest) -> None:
+    """Refuse options that exclude each other, before any weights are read. Raises UsageError."""
+    check_rule(request)
+    drafting = request.drafting
+    if drafting.ngram_store is not None and not any(kind.reads_store for kind in kinds(drafting.drafter)):
+        raise UsageError(
+            "--ngram-store needs n-gram lookup.",
+            hint="Use --draft ngram, or omit -k and --no-ngram with a draft model.",
+        )
+
+
+def learned_of(pair: Pair, plan: Plan, heads: Path | None) -> AbstractContextManager[Learned]:
     """Kept by files and devices, and by how both models are opened."""
     key = LearnedKey(
         key_for(plan.target.path, plan.draft.path if plan.draft is not None else None),
@@ -309,7 +315,7 @@ def _check_offload(placement: Placement, target: OpenModel, say: Say) -> None:
         say("No layer of the target is on a GPU, although --ngl asked for it.")
 
 
-def _open(
+def open_model(
     settings: ModelSettings, facts: ModelFacts, context: ContextSettings, abort: AbortFlag, stack: ExitStack
 ) -> OpenModel:
     model = stack.enter_context(LlamaModel(settings, abort=abort))
@@ -317,16 +323,16 @@ def _open(
     return OpenModel(model, session, facts, context)
 
 
-def _heads(path: Path, target: OpenModel, n_shared: int) -> Heads:
+def open_heads(path: Path, target: OpenModel, n_shared: int) -> Heads:
     shape = TargetShape(target.session.n_embd, n_shared, target.session.n_vocab)
     return read_heads(path, shape, lambda: output_matrix(target.model.path))
 
 
-def _open_draft(plan: Plan, target: OpenModel, abort: AbortFlag, stack: ExitStack) -> OpenModel | OpenHead | None:
+def open_draft(plan: Plan, target: OpenModel, abort: AbortFlag, stack: ExitStack) -> OpenModel | OpenHead | None:
     if plan.draft is None or plan.draft_facts is None:
         return None
     if plan.head is None:
-        return _open(plan.draft, plan.draft_facts, plan.draft_context, abort, stack)
+        return open_model(plan.draft, plan.draft_facts, plan.draft_context, abort, stack)
     if not target.session.can_rewind:  # nothing will be drafted, so nobody is to read hidden states either
         return None
     model = target.model if plan.head.is_own else stack.enter_context(LlamaModel(plan.draft, abort=abort))
@@ -343,7 +349,7 @@ def _open_store(path: Path | None, model: LlamaModel, say: Say, stack: ExitStack
     return store
 
 
-def _held_back(drafting: Drafting, target: OpenModel, draft: OpenModel | OpenHead | None, say: Say) -> str | None:
+def why_held_back(drafting: Drafting, target: OpenModel, draft: OpenModel | OpenHead | None, say: Say) -> str | None:
     """Why nothing can be drafted with these memories, None if something can; notes tell how recurrent ones go back."""
     if drafting.k == 0:
         return None

@@ -472,6 +472,36 @@ def test_forgetting_keeps_the_system_message_only() -> None:
     assert talk.ask("one") == fresh
 
 
+def test_going_back_gives_the_same_ids_as_if_nothing_had_been_said() -> None:
+    talk, words = conversation(CHATML, system="Be short.")
+    talk.ask("one")
+    talk.answered([*words.encode("1"), 2000], "1")  # ids that its text would not be encoded to
+    point, second = talk.point, talk.ask("two")
+    talk.answered(words.encode("2"), "2")
+    talk.ask("three")
+    talk.return_to(point)
+
+    assert talk.ask("two") == second
+
+
+def test_another_system_message_stands_in_the_next_prompt_and_a_way_back_leaves_it() -> None:
+    talk, words = conversation(CHATML, system="Be short.")
+    talk.ask("one")
+    talk.answered(words.encode("1"), "1")
+    point = talk.point
+    talk.set_system("Be long.")
+
+    decoded = words.decode(talk.ask("two"))
+    assert "Be long." in decoded
+    assert "Be short." not in decoded
+    assert "one" in decoded
+    talk.return_to(point)
+    assert talk.system == "Be long."
+    assert words.decode(talk.ask("two")) == decoded
+    talk.set_system(None)
+    assert "system" not in words.decode(talk.ask("two"))
+
+
 @settings(deadline=None, max_examples=25)
 @given(st.lists(st.tuples(st.text(max_size=8), st.text(max_size=8), st.booleans()), min_size=1, max_size=4))
 def test_any_chat_says_what_its_template_says(turns: list[tuple[str, str, bool]]) -> None:

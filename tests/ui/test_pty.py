@@ -1,17 +1,14 @@
 """`specdec` at a terminal: what a person sees, what Ctrl-C does, and what is left behind."""
 
-import json
 import os
 import re
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.cli import Models, run_json, text_of, word
+from tests.cli import Models, run_json
 from tests.terminals import FRAME, HIDE_CURSOR, PANEL, SHOW_CURSOR, Terminal
 
 PROMPT_TO_STOP = 3.0
@@ -320,208 +317,9 @@ def piped(text: str) -> int:
     return reader
 
 
-# --- the chat ---------------------------------------------------------------------------------------------
-
-
-class Chat(Terminal):
-    """A chat at a terminal, and its trace."""
-
-    def __init__(self, trace: Path, *arguments: object, **options: Any) -> None:
-        super().__init__("run", *arguments, "--jsonl", trace, **options)
-        self._trace = trace
-        self.wait_for_question()
-
-    def wait_for_question(self) -> None:
-        self.wait_for(lambda: self.lines and self.lines[-1] == ">")
-        self.read_for(0.1)  # a signal between the question and the wait for the answer would be seen with the next key
-
-    def say(self, text: str) -> None:
-        """Type `text` and wait for the answer and the next question."""
-        answers = self.n_answers
-        self.send(f"{text}\n".encode())
-        self.wait_for(lambda: self.n_answers > answers)
-        self.wait_for_question()
-
-    @property
-    def turns(self) -> list[dict[str, Any]]:
-        """The header of every answer with the statistics of its end."""
-        lines = [json.loads(line) for line in self._trace.read_text(encoding="utf-8").splitlines()]
-        headers = [line for line in lines if line["type"] == "header"]
-        ends = [line for line in lines if line["type"] == "end"]
-        return [{"prompt": header["prompt_ids"], **end["stats"]} for header, end in zip(headers, ends, strict=True)]
-
-
-@pytest.fixture
-def chat(models: Models, tmp_path: Path) -> Iterator[Chat]:
-    with Chat(tmp_path / "trace", models.chat, "-k", 4, "--draft", models.ring_draft) as terminal:
-        yield terminal
-
-
-def test_chat_answers_turn_by_turn_and_evaluates_only_what_is_new(chat: Chat) -> None:
-    chat.say("one")
-    chat.say("two")
-    chat.send(b"\x04")
-    assert chat.end() == 0
-    assert chat.modes_now == chat.modes
-    first, second = chat.turns
-    assert [text_of(turn["prompt"]) for turn in (first, second)] == [
-        "<s> user:one\nassistant:",
-        "<s> user:one\nassistant: a b c d e</s> \nuser:two\nassistant:",
-    ]
-    # Of the first turn all but the end token stayed in both caches.
-    known = len(first["prompt"]) + first["tokens"] - 1
-    assert second["prompt"][:known] == [*first["prompt"], *map(word, "abcde")]
-    assert second["target_read_tokens"] == len(second["prompt"]) - known - 1  # the last comes with the first pass
-    new = len(second["prompt"]) - known
-    assert second["target_tokens_evaluated"] == new + second["tokens"] - 1 + second["drafted"] - second["accepted"]
-    assert second["draft_tokens_evaluated"] < new + second["tokens"] + second["drafted"]
-
-
-def test_new_forgets_the_conversation(chat: Chat) -> None:
-    chat.say("one")
-    chat.send(b"/new\n")
-    chat.wait_for_question()
-    chat.say("one")
-    chat.send(b"\x04")
-    assert chat.end() == 0
-    first, second = chat.turns
-    assert first["prompt"] == second["prompt"]
-
-
-def test_empty_line_asks_again(chat: Chat) -> None:
-    chat.send(b"\n  \n")
-    chat.say("one")
-    chat.send(b"\x04")
-    assert chat.end() == 0
-    assert len(chat.turns) == 1
-
-
-def test_ctrl_c_ends_the_answer_and_ctrl_c_again_the_chat(models: Models, tmp_path: Path) -> None:
-    flags = (models.endless_chat, "--ctx", 20000, "--draft", models.ring_draft)
-    with Chat(tmp_path / "trace", *flags) as chat:
-        for _ in range(2):  # the second turn goes on from what the first had written
-            chat.send(b"x\n")
-            chat.wait_for(b"b c d e")
-            chat.send(b"\x03")
-            chat.wait_for(b"interrupted")
-            chat.wait_for_question()
-        chat.send(b"\x03")
-        assert chat.end() == 130
-        assert chat.modes_now == chat.modes
-        assert chat.raw.rindex(SHOW_CURSOR) > chat.raw.rindex(HIDE_CURSOR)
-        assert b"Traceback" not in chat.raw
-        first, second = chat.turns
-    known = len(first["prompt"]) + first["tokens"] - 1
-    assert second["prompt"][:known] == [*first["prompt"], *(word("abcde"[i % 5]) for i in range(first["tokens"] - 1))]
-    assert second["target_read_tokens"] == len(second["prompt"]) - known - 1
-
-
-def test_ctrl_c_clears_a_line_that_is_half_typed(chat: Chat) -> None:
-    chat.send(b"no good")
-    chat.wait_for(lambda: chat.lines[-1] == "> no good")
-    chat.send(b"\x03")
-    chat.wait_for_question()
-    chat.say("one")
-    chat.send(b"\x03")
-    assert chat.end() == 130
-    assert "Traceback" not in chat.text
-    assert [text_of(turn["prompt"]) for turn in chat.turns] == ["<s> user:one\nassistant:"]
-    assert chat.modes_now == chat.modes
-
-
-def test_prompt_and_line_are_drawn_again_after_a_pause(chat: Chat) -> None:
-    """What Ctrl-Z and `fg` do; the shell has written on the screen meanwhile."""
-    chat.send(b"half")
-    chat.wait_for(lambda: chat.lines[-1] == "> half")
-    chat.process.send_signal(signal.SIGSTOP)
-    os.waitpid(chat.process.pid, os.WUNTRACED)
-    os.write(chat._slave, b"\r\nfg\r\n")
-    chat.wait_for(lambda: chat.lines[-1] == "fg")
-    chat.process.send_signal(signal.SIGCONT)
-    chat.wait_for(lambda: chat.lines[-1] == "> half")
-    chat.say(" a line")
-    chat.send(b"\x04")
-    assert chat.end() == 0
-    assert text_of(chat.turns[0]["prompt"]).startswith("<s> user:half a line\n")
-
-
-def test_questions_of_the_last_chat_are_there_again(models: Models, tmp_path: Path) -> None:
-    def chatted(*flags: str, keys: bytes = b"\x1b[A\n", answers: int = 1) -> list[str]:
-        with Chat(tmp_path / "trace", models.chat, *flags) as chat:
-            chat.send(keys)
-            chat.wait_for(lambda: chat.n_answers == answers)
-            chat.wait_for_question()
-            chat.send(b"\x04")
-            assert chat.end() == 0
-            return [text_of(turn["prompt"]).split("\n")[-2] for turn in chat.turns]
-
-    history = Path(os.environ["XDG_STATE_HOME"]) / "specdec" / "chat-history"
-    chatted("--no-history", keys=b"secret\n")
-    assert not history.exists()
-    chatted(keys=b"one\ntwo\n", answers=2)
-    assert history.stat().st_mode & 0o777 == 0o600
-    assert chatted() == ["<s> user:two"]
-    assert chatted("--no-history", keys=b"\x1b[Athree\n") == ["<s> user:three"]
-    history.unlink()
-    os.mkfifo(history)
-    assert chatted(keys=b"\x1b[Afour\n") == ["<s> user:four"]
-
-
-def test_bytes_that_are_no_text_do_not_end_the_chat(models: Models, tmp_path: Path) -> None:
-    with Chat(tmp_path / "trace", models.chat, env={"PYTHONIOENCODING": "utf-8:strict"}) as chat:
-        chat.send(b"caf\xe9")
-        chat.say("")
-        chat.send(b"\x04")
-        assert chat.end() == 0
-        assert text_of(chat.turns[0]["prompt"]).startswith("<s> user:caf")
-
-
-def test_question_that_finds_no_room_does_not_end_the_chat(models: Models, tmp_path: Path) -> None:
-    with Chat(tmp_path / "trace", models.chat, "--ctx", 60) as chat:
-        chat.say("0123456789")
-        chat.send(b"0123456789012345678901234567890123456789\n")
-        chat.wait_for(b"The message was not sent")
-        chat.wait_for_question()
-        chat.send(b"/new\n")
-        chat.say("0123456789")
-        chat.send(b"\x04")
-        assert chat.end() == 0
-        first, second = chat.turns
-        assert first["prompt"] == second["prompt"]
-
-
-def test_answers_of_a_chat_can_go_to_a_file(models: Models, tmp_path: Path) -> None:
-    answers = tmp_path / "answers"
-    with answers.open("wb") as file, Chat(tmp_path / "trace", models.chat, stdout=file.fileno()) as chat:
-        chat.say("one")
-        chat.send(b"\x04")
-        assert chat.end() == 0
-        assert b"\x1b[?25l" not in chat.raw
-    assert answers.read_text() == " a b c d e"
-
-
-def test_sigterm_at_the_question_ends_the_chat(chat: Chat) -> None:
-    chat.process.send_signal(signal.SIGTERM)
-    assert chat.end() == 143
-    chat.read_for(0.2)
-    assert "without a chance" not in chat.text
-    assert chat.modes_now == chat.modes
-
-
-def test_chat_needs_a_template_and_text(models: Models) -> None:
-    for flags, words in (
-        ((models.ring,), "This model has no chat template, so it cannot chat."),
-        ((models.chat, "--json"), "--json needs a prompt."),
-        ((models.chat, "--compare"), "--compare needs a prompt."),
-    ):
-        with Terminal("run", *flags) as terminal:
-            assert terminal.end() == 2
-            assert words in " ".join(terminal.lines)
-
-
 def test_piped_input_is_no_chat(models: Models) -> None:
     with Terminal("run", models.chat, stdin=piped("one\ntwo\n")) as terminal:
         assert terminal.end() == 0
         terminal.assert_clean()
-        assert terminal.answer == ["a", "b", "c", "d", "e"]
+        assert terminal.answer[-5:] == ["a", "b", "c", "d", "e"]
         assert terminal.n_answers == 1
