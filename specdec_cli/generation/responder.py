@@ -8,6 +8,7 @@ from typing import Self
 
 from specdec_cli.decode.coupled import Rule
 from specdec_cli.decode.draft_length import FixedLength
+from specdec_cli.decode.plain_pace import PlainChecks
 from specdec_cli.decode.stats import Evaluation, RunStats
 from specdec_cli.decode.text_stream import Reply
 from specdec_cli.decode.tokens import shared_prefix
@@ -66,7 +67,8 @@ class AnswerStream:
 
     def __init__(self, rounds: Iterator[Round], reply: Reply, prompt: Sequence[int], pair: Pair, rule: Rule) -> None:
         self.prompt_tokens = len(prompt)
-        self.cached_tokens = shared_prefix(list(pair.target.session.cached), list(prompt))
+        # The last token is evaluated in any case: what comes after it is asked for.
+        self.cached_tokens = min(shared_prefix(list(pair.target.session.cached), list(prompt)), len(prompt) - 1)
         self.stats = RunStats()
         self.finish: FinishReason | None = None
         self.rest = ""
@@ -156,7 +158,12 @@ class Responder:
         decoding = self._decoding(request, rule, asked)
         self._tell_what_is_read(decoding, prompt)
         rounds = pair.rounds(
-            prompt, decoding, max_tokens=asked.max_tokens, clock=self._clock, n_logprobs=asked.n_logprobs
+            prompt,
+            decoding,
+            max_tokens=asked.max_tokens,
+            clock=self._clock,
+            n_logprobs=asked.n_logprobs,
+            checks=None if isinstance(decoding.drafter, NoDrafter) else PlainChecks(),
         )
         reply = Reply(model.token_bytes, end_tokens=pair.end_tokens, stop_strings=asked.stop_strings)
         return AnswerStream(rounds, reply, prompt, pair, rule)

@@ -173,10 +173,10 @@ class Api:
 
     def count(self, found: Event) -> None:
         if isinstance(found, AnswerEnded):
-            self.metrics.add(found.ended, self._service.plain_pass_seconds)
+            self.metrics.add(found.ended)
 
     def report(self, path: str, prepared: Prepared, seconds: float, outcome: str) -> None:
-        self._tell(Report(path, outcome, seconds, tuple(prepared.telling.ended), self._service.plain_pass_seconds))
+        self._tell(Report(path, outcome, seconds, tuple(prepared.telling.ended)))
 
     @property
     def ping_seconds(self) -> float:

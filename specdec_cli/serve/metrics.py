@@ -20,13 +20,13 @@ class Metrics:
     draft_tokens: int = 0
     accepted_tokens: int = 0
     plain_seconds: float = 0.0
-    """What plain decoding would have taken in place of `compared_seconds`, where that is known."""
+    """What plain decoding would have taken in place of `compared_seconds`, where it can be estimated."""
     compared_seconds: float = 0.0
     accepted_by_position: list[int] = field(default_factory=list)
     finished: Counter[str] = field(default_factory=Counter)
 
-    def add(self, ended: Ended, plain_pass_seconds: float | None) -> None:
-        """Count an answer; a pass of one token takes `plain_pass_seconds` here, None where that is not known."""
+    def add(self, ended: Ended) -> None:
+        """Count an answer."""
         stats = ended.stats
         self.prompt_tokens += ended.prompt_tokens - ended.cached_tokens
         self.cached_tokens += ended.cached_tokens
@@ -41,11 +41,10 @@ class Metrics:
         for i, n in enumerate(stats.accepted_per_position):
             self.accepted_by_position[i] += n
         self.finished[ended.finish] += 1
-        n_after_first = stats.tokens - stats.first_round_tokens
-        self.after_first_tokens += n_after_first
-        if plain_pass_seconds and n_after_first:
-            self.plain_seconds += n_after_first * plain_pass_seconds
-            self.compared_seconds += stats.decode_seconds
+        self.after_first_tokens += stats.tokens - stats.first_round_tokens
+        if (gain := stats.gain) is not None:
+            self.plain_seconds += gain.plain_seconds
+            self.compared_seconds += gain.seconds
 
     @property
     def tokens_per_second(self) -> float | None:

@@ -13,7 +13,6 @@ class Report:
     outcome: str
     seconds: float
     answers: tuple[Ended, ...] = ()
-    plain_pass_seconds: float | None = None
 
     def __str__(self) -> str:
         words = [self.path, self.outcome, *self._counts(), f"{self.seconds:.2f} s"]
@@ -29,8 +28,10 @@ class Report:
         n_after_first = sum(one.tokens - one.first_round_tokens for one in stats)
         if seconds > 0 and n_after_first:
             found.append(f"{n_after_first / seconds:.1f} tok/s")
-            if self.plain_pass_seconds:
-                found.append(f"about {n_after_first * self.plain_pass_seconds / seconds:.2f}x plain")
+        gains = [gain for one in stats if (gain := one.gain) is not None]
+        if gains:
+            speedup = sum(gain.plain_seconds for gain in gains) / sum(gain.seconds for gain in gains)
+            found.append(f"about {speedup:.2f}x plain")
         if drafted := sum(one.drafted for one in stats):
             found.append(f"{100 * sum(one.accepted for one in stats) / drafted:.0f} % accepted")
         return found

@@ -72,12 +72,6 @@ class Service:
     def n_ctx(self) -> int:
         return self._pair.target.session.n_ctx
 
-    @property
-    def plain_pass_seconds(self) -> float | None:
-        """What a token takes in plain decoding, where that was measured."""
-        learned = self._pair.learned
-        return learned.costs.plain or None if learned is not None else None
-
     def chat(self, body: bytes) -> Prepared:
         """A request for chat completions. Raises ApiError."""
         document = parsed(body)

@@ -43,7 +43,7 @@ def test_a_chat(client: "openai.OpenAI") -> None:
         model="tiny", messages=MESSAGES, seed=1, prediction={"type": "content", "content": " a b c d e"}
     )
     assert with_prediction.choices[0].message == found.choices[0].message
-    assert with_prediction.usage.completion_tokens_details.accepted_prediction_tokens >= 2
+    assert with_prediction.usage.completion_tokens_details.accepted_prediction_tokens >= 1
 
 
 def test_a_stream(client: "openai.OpenAI") -> None:
