@@ -17,6 +17,7 @@ from specdec_cli.models.facts import model_facts
 from specdec_cli.models.gguf import parts_of, read_model
 from specdec_cli.models.heads import HeadFacts, needs_tokenizer, own_head, own_part, read_head, refuse_as_target
 from specdec_cli.models.tokenizer_check import compare, one_line
+from specdec_cli.models.translation import Translation
 from specdec_cli.planning.placement import changes, place
 from specdec_cli.planning.plan import machine_now, size_up
 from specdec_cli.planning.request import PairRequest
@@ -70,7 +71,7 @@ def files(subject: Subject) -> Finding:
         known, is_noted = _known_hash(path, subject.files)
         reason = None if is_noted else check_file(path, known)
         if reason is not None:
-            text = f"{path.name} is damaged: {reason}. Delete it and fetch it again."
+            text = f"{path.name} is damaged: {reason}. Compare its hash with its source's, or fetch it again."
             return Finding("files", "problem", text, _mend(path, subject))
         told.append(f"{path.name} ({'its hash is right' if known else 'structure only; no hash is known'})")
     return Finding("files", "ok", f"{', '.join(told)}.")
@@ -97,7 +98,7 @@ def _mend(path: Path, subject: Subject) -> str:
         return f"specdec verify-files {subject.model}"
     if path.is_relative_to(cache_root()) and subject.files.preset is not None:
         return f"specdec verify-files {subject.model}; specdec pull {subject.model}"
-    return f"rm {shlex.quote(str(path))}"
+    return f"sha256sum {shlex.quote(str(path))}"
 
 
 def tokenizers(subject: Subject) -> Finding:
@@ -114,6 +115,9 @@ def tokenizers(subject: Subject) -> Finding:
     read = read_vocabulary if is_trusted() else read_vocabulary_apart
     report = compare(read(found.target), read(found.draft))
     command = f"specdec check {shlex.quote(str(found.target))} {shlex.quote(str(found.draft))}"
+    if report.verdict == "mismatch" and Translation(report.target, report.draft).why_not() is None:
+        text = f"{_sentence(one_line(report))} Drafts would have to be translated (--cross), at a lower acceptance."
+        return Finding("tokenizers", "problem", text, f"specdec run {subject.names} --cross")
     if report.verdict == "mismatch":
         text = (
             f"{_sentence(one_line(report))} This draft cannot work; use one of the target's family, or --draft ngram."

@@ -78,7 +78,7 @@ def test_tokenizers_that_differ(checked: Callable[..., Done], models: Models) ->
     assert done.code == 11
     assert found["tokenizers"]["verdict"] == "problem"
     assert "Tokenizers differ" in found["tokenizers"]["text"]
-    assert json.loads(done.out)["next"] == f"specdec check {models.ring} {models.other_words}"
+    assert json.loads(done.out)["next"] == f"specdec run {models.ring} --draft {models.other_words} --cross"
     assert (found["opening"]["verdict"], found["acceptance"]["verdict"]) == ("problem", "skipped")
 
 
@@ -86,7 +86,7 @@ def test_a_damaged_file(checked: Callable[..., Done], models: Models) -> None:
     done = checked(models.truncated, "--draft", "ngram")
     assert done.code == 11
     assert "problem  files       truncated.gguf is damaged" in done.out
-    assert done.out.splitlines()[-1] == f"Next: rm {models.truncated}"
+    assert done.out.splitlines()[-1] == f"Next: sha256sum {models.truncated}"
 
 
 def test_what_is_accepted_is_too_little(checked: Callable[..., Done], models: Models) -> None:
