@@ -152,7 +152,7 @@ def test_a_hub_target_and_a_draft_that_is_here(desk: Desk) -> None:
     done = desk("pull", "--target", TARGET_REPO, "--draft", desk.draft, "--save", "mixed")
     assert done.code == 0, done.err
     assert desk.files == [TARGET]
-    run = desk("run", "mixed", "a b", "-n", 4, "-k", 2, "--raw", "--json")
+    run = desk("run", "mixed", "a b", "-n", 40, "-k", 2, "--raw", "--json")
     assert run.document["stats"]["drafted"] > 0
 
 

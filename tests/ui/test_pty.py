@@ -79,7 +79,7 @@ def test_what_stays_the_same_is_told_once_before_the_answer(models: Models) -> N
         assert terminal.text.count(told) == 1, terminal.text
     assert re.search(r"memory: target \d+ MiB \+ \d+ MiB cache", terminal.text)
     assert re.search(
-        r"40 tokens · [\d.]+ tok/s · ~[\d.]+x plain(: slower)? · 100% accepted · seed 5 · token limit reached$",
+        r"40 tokens · [\d.]+ tok/s · ~[\d.]+x plain(: slower)? · 100% accepted · seed 5 · token limit reached",
         " ".join(terminal.lines),
     )
 
