@@ -397,7 +397,7 @@ def test_four_pasted_lines_are_one_question(chat: Chat) -> None:
 
 
 def test_a_paste_during_an_answer_waits_as_one_question(models: Models, tmp_path: Path) -> None:
-    with Chat(tmp_path / "trace", models.endless_chat, "--ctx", 20000, "-n", 400) as chat:
+    with Chat(tmp_path / "trace", models.endless_chat, "--ctx", 20000, "-n", 120) as chat:
         chat.send(b"x\n")
         chat.wait_for(b"b c d e")
         chat.send(pasted("one\ntwo\nthree") + b"\n")
