@@ -121,6 +121,8 @@ class AutoLength:
             return 0.0
         if not source.rounds and not self._could_pay(source):
             return 0.0
+        if self._policy.is_hoped_for(source):
+            return math.inf
         worth = self._policy.worth(source, self._turn.rate)
         if worth > 0 and not self._policy.disappoints(source):
             return worth

@@ -103,9 +103,17 @@ class Policy:
     def cannot_pay(self, source: Source) -> str | None:
         """Why not even drafts that are always right would pay; None if they may."""
         passes, each = self._costs.passes, self._costs.draft_token(source.name)
-        if best_rate(lambda _: PERFECT, passes, each, self._longest) * passes[1] >= _HOPELESS:
+        speedup = best_rate(lambda _: PERFECT, passes, each, self._longest) * passes[1]
+        if speedup >= _HOPELESS:
             return None
-        return f"a draft token takes {1000 * each:.1f} ms and one of the target {1000 * passes[1]:.1f} ms"
+        times = f"a draft token takes {1000 * each:.1f} ms and one of the target {1000 * passes[1]:.1f} ms"
+        return f"{times}; with wider passes and every draft token right that is {speedup:.2f}x plain decoding"
+
+    def is_hoped_for(self, source: Source) -> bool:
+        """Whether a source counts as good that is not known yet, whatever was measured before it drafted: else a bad
+        minute shuts it out for good, because what is never asked is never measured again."""
+        each = self._costs.draft_token(source.name)
+        return not self.is_free(source) and source.chances.n_seen < _KNOWN and source.credit > each
 
     def may_probe(self, source: Source) -> bool:
         """Whether a resting source has rested long enough, and its credit bears what a probe may lose."""
