@@ -113,7 +113,7 @@ def run(
         with stoppable(abort):
             written = writer.write(ids)
         if cache is not None:
-            cache.save(written.prompt_tokens - 1)  # the last token is evaluated with what follows it
+            cache.save(written.prompt_tokens - 1, pair)  # the last token is evaluated with what follows it
         with stoppable(abort), line:
             alone = _plainly(pair, ids, text, line) if output.compare and written.answer.error is None else None
         _finish(pair, written, settings if output.as_json else None, alone)
@@ -160,7 +160,7 @@ def _converse(chat: Chat, cache: "PromptCache | None", questions: Questions) -> 
         converse(chat, questions, obey)
     finally:
         if cache is not None:
-            cache.save(chat.prompt_tokens - 1)
+            cache.save(chat.prompt_tokens - 1, chat.live.pair)
 
 
 def _plainly(pair: "Pair", ids: Sequence[int], text: TextOptions, line: "Waiting") -> "Recording":

@@ -152,17 +152,22 @@ class PromptCache:
 
     def __init__(self, file: Path, pair: Pair, *, writes: bool, say: Say) -> None:
         # A link stays a link: what it points to is replaced.
-        file = Path(os.path.realpath(file))
-        self._models: dict[Path, OpenModel | OpenHead] = {file: pair.target}
-        if pair.draft is not None:
-            self._models[draft_file(file)] = pair.draft
-        self._keys = {path: key_of(opened) for path, opened in self._models.items()}
-        if isinstance(pair.draft, OpenHead):  # what it has read are the target's states
-            own, target = self._keys[draft_file(file)], self._keys[file]
-            self._keys[draft_file(file)] = {name: f"{own[name]}, target: {target[name]}" for name in own}
+        self._file = Path(os.path.realpath(file))
+        self._models, self._keys = self._parts(pair)
         self._held: dict[Path, list[int]] = {}
         self._writes = writes
         self._say = say
+
+    def _parts(self, pair: Pair) -> tuple[dict[Path, OpenModel | OpenHead], dict[Path, dict[str, str]]]:
+        """What is kept of a pair, and the keys, by file."""
+        file, draft = self._file, draft_file(self._file)
+        models: dict[Path, OpenModel | OpenHead] = {file: pair.target}
+        if pair.draft is not None:
+            models[draft] = pair.draft
+        keys = {path: key_of(opened) for path, opened in models.items()}
+        if isinstance(pair.draft, OpenHead):  # what it has read are the target's states
+            keys[draft] = {name: f"{own}, target: {keys[file][name]}" for name, own in keys[draft].items()}
+        return models, keys
 
     def load(self) -> None:
         """Give both sessions what is there for them."""
@@ -208,13 +213,15 @@ class PromptCache:
         self._held[path] = tokens
         return path.stat().st_size
 
-    def save(self, n: int) -> None:
-        """Keep the first `n` tokens of what was evaluated last, where that is more than what is there."""
+    def save(self, n: int, pair: Pair) -> None:
+        """Keep the first `n` tokens of what was evaluated last, where that is more than what is there. Of the `pair` as
+        it is now: a chat may have opened other contexts, and a draft that the file is not for."""
         began = time.perf_counter()
         n_bytes = n_kept = 0
-        for path, opened in self._models.items() if self._writes else ():
+        models, keys = self._parts(pair)
+        for path, opened in models.items() if self._writes else ():
             held = self._held.get(path, [])
-            if not opened.session.can_crop:
+            if not opened.session.can_crop or keys[path] != self._keys.get(path):
                 continue
             tokens, state = opened.session.snapshot(n)
             if len(tokens) <= len(held):

@@ -11,8 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from specdec_cli.generation.pair import OpenModel, open_pair, reopened
+from specdec_cli.generation.prompt_cache import PromptCache, fetch, key_of
+from specdec_cli.llama.abort import AbortFlag
 from specdec_cli.llama.model import LlamaModel
 from specdec_cli.llama.session import LlamaSession
+from specdec_cli.planning.request import Drafting, PairRequest
 from specdec_cli.settings import ContextSettings, ModelSettings
 from tests.cli import HEADS, N_VOCAB, Done, Models, json_inside
 from tests.heads import write_dflash, write_eagle3, write_mtp
@@ -468,3 +472,38 @@ def test_real_models_write_the_same_with_a_cache(
     done = run(pair, text[:300], "--prompt-cache", tmp_path / "two.cache")
     assert done.document["token_ids"] == expected.document["token_ids"]
     assert done.stats["target_read_tokens"] < expected.stats["target_read_tokens"] / 3
+
+
+def test_a_chat_that_opened_other_contexts_keeps_what_they_read(tmp_path: Path) -> None:
+    """The session that the cache was loaded into is closed by then: llama.cpp would read freed memory."""
+    model = write_planted(tmp_path / "model.gguf", CHAIN, mixing=1.0, n_head=HEADS, seed=5)
+    text, file = [1, *range(270, 310)], tmp_path / "p.cache"
+    with open_pair(PairRequest(model), say=lambda _: None, abort=AbortFlag()) as pair:
+        cache = PromptCache(file, pair, writes=True, say=lambda _: None)
+        with reopened(pair, pair.target.context, None, abort=AbortFlag()) as other:
+            other.target.session.score(text, 1)
+            pair.target.session.close()
+            cache.save(len(text), other)
+            tokens, _ = fetch(file, key_of(other.target), 4096)
+    assert tokens == text
+
+
+def test_another_draft_does_not_write_over_the_states_of_the_first(tmp_path: Path) -> None:
+    target, first, second = (
+        write_planted(tmp_path / f"{name}.gguf", CHAIN, mixing=1.0, n_head=HEADS, seed=seed)
+        for name, seed in (("target", 5), ("first", 6), ("second", 7))
+    )
+    text, file = [1, *range(270, 310)], tmp_path / "p.cache"
+    for draft, n in ((first, 20), (second, len(text))):
+        request = PairRequest(target, Drafting("model", 4, draft, force=True))
+        with open_pair(request, say=lambda _: None, abort=AbortFlag()) as pair:
+            assert isinstance(pair.draft, OpenModel)
+            for session in (pair.target.session, pair.draft.session):
+                session.score(text[:n], 1)
+            if draft is first:
+                cache = PromptCache(file, pair, writes=True, say=lambda _: None)
+            cache.save(n, pair)
+    stored = json.loads(file.with_name("p.cache.draft").read_bytes().split(b"\n")[1])
+    assert stored["key"]["model"] == "first.gguf"
+    assert stored["tokens"] == 20
+    assert json.loads(file.read_bytes().split(b"\n")[1])["tokens"] == len(text)
