@@ -15,7 +15,7 @@ from specdec_cli.decode.types import Round
 
 _SOON, _LATER = 8, 24
 """Rounds with drafts between the first two checks, so that short answers have both, and between later ones. It costs
-about one hundredth of the time."""
+one to two percent of the time, by arithmetic."""
 _IN_A_ROW = 2
 """Rounds of a check: what a pass of one token reads has left the processor's caches after a wider one, so that it takes
 longer (docs/log.md), and only the second is as plain decoding's."""
