@@ -2,12 +2,18 @@
 
 import itertools
 import os
+import signal
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
 # Before anything loads llama.cpp: threads that wait must not spin, or two test runs on one machine starve each other.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+# What a shell starts in the background ignores Ctrl-C, and so would every program that a test starts.
+for number in (signal.SIGINT, signal.SIGQUIT):
+    if signal.getsignal(number) == signal.SIG_IGN:
+        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
 
 import pytest
 from hypothesis import HealthCheck, settings
