@@ -10,11 +10,6 @@ from typing import Any
 # Before anything loads llama.cpp: threads that wait must not spin, or two test runs on one machine starve each other.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
-# What a shell starts in the background ignores Ctrl-C, and so would every program that a test starts.
-for number in (signal.SIGINT, signal.SIGQUIT):
-    if signal.getsignal(number) == signal.SIG_IGN:
-        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
-
 import pytest
 from hypothesis import HealthCheck, settings
 
@@ -25,6 +20,11 @@ from tests.planted import PlantedPair, write_pair
 _COLOUR = ("NO_COLOR", "FORCE_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "TTY_COMPATIBLE", "TTY_INTERACTIVE")
 _HUB = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_ENDPOINT", "HF_HUB_OFFLINE")
 _homes = itertools.count()
+
+# What a shell starts in the background ignores Ctrl-C, and so would every program that a test starts.
+for number in (signal.SIGINT, signal.SIGQUIT):
+    if signal.getsignal(number) == signal.SIG_IGN:
+        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
 
 # A busy machine takes longer than the 0.2 s that an example may usually take.
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
