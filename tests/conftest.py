@@ -32,6 +32,15 @@ settings.load_profile("any machine")
 
 
 @pytest.fixture(autouse=True)
+def signals_as_before() -> Iterator[None]:
+    """A command that ends ignores further signals. Run inside a test, it would leave them so to every later program."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.fixture(autouse=True)
 def neutral_environment(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
     """No settings of the user's: 80 x 24 columns, no word on colour, no token, folders of the test's own.
 
