@@ -230,7 +230,8 @@ COMMANDS = Path(commands.__file__).parent
 )
 def test_no_command_ignores_adapters(command: str) -> None:
     """Each that has the options hands them on, or refuses them."""
-    assert "files.adapters" in (COMMANDS / f"{command}.py").read_text("utf-8")
+    makes_request = {"run": "chat_options"}.get(command, command)
+    assert "files.adapters" in (COMMANDS / f"{makes_request}.py").read_text("utf-8")
 
 
 def test_export_refuses_adapters(files: Files) -> None:
