@@ -70,6 +70,7 @@ def main() -> None:
             code = app(standalone_mode=False) or 0
         finally:
             stop_waiting()
+        sys.stdout.flush()  # a short text has been waiting until here
         sys.exit(code)
     except _WrongUsage as error:
         _tell(wrong_usage(error))
@@ -83,6 +84,10 @@ def main() -> None:
             raise
         _tell(error)
         sys.exit(error.exit_code)
+    except BrokenPipeError:
+        # The reader has gone. What is still buffered would fail again when Python ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
     except OSError as error:
         if error.errno != errno.ENOSPC:
             raise

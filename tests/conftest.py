@@ -47,7 +47,7 @@ def neutral_environment(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytes
     `real_models` read where its cache is before this ran: models are shared by all tests.
     """
     ours = [name for name in os.environ if name.startswith("SPECDEC_")]
-    for name in (*_COLOUR, *_HUB, *ours):
+    for name in (*_COLOUR, *_HUB, "PYTHONUNBUFFERED", *ours):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("SPECDEC_TRUST", "1")  # the tests' own models; those of test_trial.py want the trial
     monkeypatch.setenv("COLUMNS", "80")

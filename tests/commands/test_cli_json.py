@@ -242,11 +242,12 @@ def test_json_keeps_stderr_for_notes(models: Models) -> None:
     assert paired.err == "tokenizers match: SPM, 320 tokens\n"
 
 
-@pytest.mark.parametrize("flags", [(), ("--json",)])
-def test_reader_that_goes_away_sees_no_traceback(models: Models, flags: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("words", [("-n", "200"), ("-n", "200", "--json"), ("-n", "1", "--json"), None])
+def test_reader_that_goes_away_sees_no_traceback(models: Models, words: tuple[str, ...] | None) -> None:
+    """Also of a text so short that it is only written at the end."""
     reader, writer = os.pipe()
     os.close(reader)
-    command = [*COMMAND, "run", str(models.ring), "a", "-n", "200", *flags]
+    command = [*COMMAND, "run", str(models.ring), "a", *words] if words is not None else [*COMMAND, "--version"]
     done = subprocess.run(
         command, stdout=writer, stderr=subprocess.PIPE, env=os.environ | CALM, timeout=PATIENCE, check=False
     )
