@@ -212,6 +212,7 @@ def _measure(
     Returns False if Ctrl-C ended it, and what was cut for lack of time.
     """
     from specdec_cli.bench.measure import within_budget
+    from specdec_cli.ui import words
     from specdec_cli.ui.steps import Steps
     from specdec_cli.ui.terminal import Terminal
 
@@ -221,9 +222,14 @@ def _measure(
     chosen = within_budget(whole, settings, seconds_per_run, deadline - time.perf_counter())
     n_runs, kinds = measuring.n_runs(chosen, settings), {task.kind for task in chosen.tasks}
     seconds = n_runs * seconds_per_run * chosen.n_tokens / whole.n_tokens
+    counts = (
+        f"{words.count(len(chosen.tasks), 'prompt')} of {words.count(len(kinds), 'kind')}",
+        words.count(len(settings), "setting"),
+        words.count(chosen.repeats, "repeat"),
+    )
     say(
-        f"{len(chosen.tasks)} prompts of {len(kinds)} kinds x {len(settings)} settings x {chosen.repeats} repeats: "
-        f"{n_runs} answers, about {seconds / 60:.1f} minutes. Ctrl-C stops and shows the results so far."
+        f"{' x '.join(counts)}: {words.count(n_runs, 'answer')}, about {seconds / 60:.1f} minutes. "
+        "Ctrl-C stops and shows the results so far."
     )
     n_done = 0
     try:

@@ -183,4 +183,6 @@ def _read(path: Path, option: str) -> str:
         return read_file(path).decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         why = reason(error) if isinstance(error, OSError) else "it is not UTF-8"
-        raise UsageError(f"Cannot read {path} ({option}): {why}.", hint="Check the file.") from error
+        is_schema = str(path).lstrip().startswith("{")
+        hint = f"{option} takes the name of a file: write the text into one." if is_schema else "Check the file."
+        raise UsageError(f"Cannot read {path} ({option}): {why}.", hint=hint) from error

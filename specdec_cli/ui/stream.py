@@ -68,7 +68,7 @@ class PlainView:
         stream.flush()
 
     def _say(self, lines: Sequence[str]) -> None:
-        if not self._at_line_start and self._stderr.is_tty:
+        if not self._at_line_start and (self._stderr.is_tty or self._stderr.is_same_as(self._stdout)):
             self._break_line()
         stream = self._stderr.stream
         for line in lines:
@@ -76,7 +76,8 @@ class PlainView:
         stream.flush()
 
     def _break_line(self) -> None:
-        """End the answer's line on the screen. Never in a pipe: its text stays the model's own."""
+        """End the answer's line on the screen, or where notes follow it. Never in a pipe of its own: its text stays the
+        model's."""
         where = self._stdout if self._stdout.is_tty else self._stderr
         where.write("\n")
         self._at_line_start = True

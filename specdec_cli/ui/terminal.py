@@ -28,6 +28,13 @@ class Terminal:
     def is_tty(self) -> bool:
         return not self.stream.closed and self.stream.isatty()
 
+    def is_same_as(self, other: "Terminal") -> bool:
+        """Whether both lead to the same file or pipe, as after `2>&1`."""
+        try:
+            return os.path.samestat(os.fstat(self.stream.fileno()), os.fstat(other.stream.fileno()))
+        except (OSError, ValueError):  # no descriptor, or closed
+            return False
+
     @property
     def is_dumb(self) -> bool:
         return self.environ.get("TERM", "").lower() in DUMB_TERMS

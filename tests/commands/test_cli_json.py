@@ -242,6 +242,17 @@ def test_json_keeps_stderr_for_notes(models: Models) -> None:
     assert paired.err == "tokenizers match: SPM, 320 tokens\n"
 
 
+@pytest.mark.parametrize("is_one_pipe", [False, True])
+def test_notes_in_the_same_pipe_begin_a_line(models: Models, is_one_pipe: bool) -> None:
+    """A pipe of its own gets the model's text and nothing else."""
+    command = [*COMMAND, "run", str(models.ring), "a", "-n", "9", "--raw"]
+    errors = subprocess.STDOUT if is_one_pipe else subprocess.DEVNULL
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=errors, env=os.environ | CALM, check=True)
+    lines = done.stdout.decode().splitlines()
+    assert lines[0] == " b c d e a b c d e"
+    assert [line.split(" · ")[0] for line in lines[1:2]] == (["9 tokens"] if is_one_pipe else [])
+
+
 @pytest.mark.parametrize("words", [("-n", "200"), ("-n", "200", "--json"), ("-n", "1", "--json"), None])
 def test_reader_that_goes_away_sees_no_traceback(models: Models, words: tuple[str, ...] | None) -> None:
     """Also of a text so short that it is only written at the end."""

@@ -317,3 +317,11 @@ def test_prompts_and_texts_of_any_size_do_not_fill_the_memory(models: Models, tm
         assert (done.code, "it is not a regular file" in done.err) == (2, True), done.err
     done = specdec("run", models.words, "-f", "/dev/zero", "-n", 1, memory=8 << 30)
     assert (done.code, "/dev/zero is larger than 67,108,864 bytes." in done.err) == (2, True), done.err
+
+
+def test_a_schema_on_the_command_line_is_told_to_be_a_file(models: Models) -> None:
+    done = inside("run", models.words, "a", "--json-schema", '{"type": "string"}')
+    assert (done.code, done.err.splitlines()[-1]) == (
+        2,
+        "Hint: --json-schema takes the name of a file: write the text into one.",
+    )
